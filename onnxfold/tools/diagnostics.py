@@ -1,4 +1,4 @@
-"""Describe the installation and the machine, for bug reports."""
+"""Describe the installation and the machine for bug reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGES = (
     "iree-base-compiler",
     "iree-base-runtime",
 )
-"""The packages whose versions decide about results."""
+"""Packages whose versions affect results."""
 
 _FOLDERS = ("sessions", KERNELS, "bundles")
 """The user's cache folders."""
@@ -41,8 +41,8 @@ def diagnosis() -> dict[str, dict[str, str]]:
     """Return facts about the installation and the machine.
 
     Returns:
-        For each subject, a description of each fact by name: "packages" has versions, "system" the
-        operating system, Python and CPU, "backends" what each backend lacks, and "caches" the
+        Texts by subject and name. "packages" has versions; "system" has the operating system,
+        Python and CPU; "backends" has the missing requirements of each backend; "caches" has
         folders and their sizes.
     """
     return {

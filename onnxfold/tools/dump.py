@@ -1,4 +1,4 @@
-"""Draw a model, and write its graph after each pass: as text without large tensors, and drawn."""
+"""Write the graph of a model after each pass, as a drawing and as text without large tensors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from onnxfold.ir.storage.encode import to_proto
 from onnxfold.support.errors import UsageError, option, printable
 from onnxfold.support.files import check_path, os_error
 
-_MOST_CHANGES = 400  # lines
+_MAX_CHANGES = 400  # lines
 _SMALL = 128  # bytes of a tensor whose elements are written
-_LONGEST = 120  # characters of a name
+_MAX_NAME = 120  # characters
 _COLOURS = {
     Constness.VARIABLE: "#dbe9f9",
     Constness.RUNTIME: "#fde9c8",
@@ -36,7 +36,11 @@ _LEGEND = (
 
 
 def dot_of(model: ir.Model, title: str) -> str:
-    """Return the drawing, by recorded runtime constants; functions and subgraphs are boxes."""
+    """Return the drawing of a model in Graphviz's language.
+
+    Colors follow from the runtime constants that the model declares. Functions and subgraphs are
+    boxes.
+    """
     drawing = _Drawing(ModelFacts(model))
     drawing.graph(model.graph)
     for function in model.functions.values():
@@ -104,23 +108,24 @@ class _Drawing:
 
 
 def _quoted(*texts: str | None) -> str:
-    """Return the texts as one quoted string, a line each.
+    """Return the texts as the lines of one quoted string.
 
-    Graphviz reads backslashes as commands, and ``&lt;`` as a sign; HTML it reads in ``<...>`` only.
+    Graphviz interprets backslashes as escapes, and ``&lt;`` as an entity. It interprets HTML in
+    ``<...>`` only.
     """
     lines = []
     for text in filter(None, texts):
-        shown = printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+        shown = printable(text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}...")
         lines.append(shown.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;"))
     return '"' + "\\n".join(lines) + '"'
 
 
 class Dump:
-    """Write the model after each pass; an `onnxfold.passes.context.Observer`.
+    """An `onnxfold.passes.context.Observer` that writes the model after each pass.
 
-    ``00-source.txt`` and ``.dot`` are the model as it came. A pass that changed something adds the
-    same two with the next number and its name, and ``.diff`` with the lines that it changed. ``dot
-    -Tsvg -O DIR/*.dot`` of Graphviz draws them. The folder must be new or empty.
+    ``00-source.txt`` and ``00-source.dot`` contain the original model. A pass that changes the
+    model adds both files with the next number and its name, and a ``.diff`` of the changed lines.
+    Graphviz draws them with ``dot -Tsvg -O DIR/*.dot``. The folder must be new or empty.
     """
 
     def __init__(self, folder: str | os.PathLike[str], model: ir.Model) -> None:
@@ -143,24 +148,27 @@ class Dump:
         text = _text_of(model)
         values = [v for graph in all_graphs(model) for v in graph.initializers.values()]
         weights = sorted(f"weight {value.name} {type_text(value)}" for value in values)
-        # onnx prints all weights in one line
+        # onnx prints all weights on one line, so each has a line of its own instead.
         lines = [line for line in text.split("\n") if not line.lstrip().startswith("<")]
         before, self._lines = self._lines, [*map(printable, (*weights, *lines))]
-        if model is not self._model:  # the first one, or the run starts again with fewer rules
+        if model is not self._model:  # the first call, or the run has started again
             before = []
             self._model = model
             name = "source"
         if before == self._lines:
             return
-        old, self._title = self._title, f"{self._count:02}-{name}"
+        old_title = self._title
+        self._title = f"{self._count:02}-{name}"
         self._count += 1
         texts = {"txt": text, "dot": dot_of(model, self._title)}
         if before:
-            titles = old, self._title
-            changes = list(difflib.unified_diff(before, self._lines, *titles, n=0, lineterm=""))
-            if len(changes) > _MOST_CHANGES:
-                more = len(changes) - _MOST_CHANGES
-                changes[_MOST_CHANGES:] = [f"... {more:,} more lines"]
+            diff = difflib.unified_diff(
+                before, self._lines, old_title, self._title, n=0, lineterm=""
+            )
+            changes = list(diff)
+            if len(changes) > _MAX_CHANGES:
+                hidden = len(changes) - _MAX_CHANGES
+                changes[_MAX_CHANGES:] = [f"... {hidden:,} more lines"]
             texts["diff"] = "\n".join([*changes, ""])
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -172,18 +180,19 @@ class Dump:
 
 
 def _text_of(model: ir.Model) -> str:
-    """Return the model as onnx prints it. Of larger tensors there are type, shape and bytes only:
-    none is read, and nothing is computed that is postponed.
+    """Return the model in onnx's text form, with the type, shape and bytes of large tensors only.
+
+    These tensors are not read, and postponed constants are not computed.
     """
     try:
         return str(onnx.printer.to_text(to_proto(model, _leave_out)))
-    except UnicodeDecodeError as error:  # strings in attributes may be any bytes
+    except UnicodeDecodeError as error:  # strings in attributes may contain any bytes
         return error.object.decode("utf-8", "backslashreplace")
 
 
 def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
     if tensor.dtype == ir.DataType.STRING:
-        return False  # a tensor in memory without bytes of its own
+        return False  # the strings of the tensor are in memory already
     nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
     is_known = not is_a(tensor, BufferTensor) or tensor.buffer.is_known
     if nbytes <= _SMALL and is_known:

@@ -22,19 +22,23 @@ from onnxfold.support.parallel import THREADS
 from onnxfold.support.system import rss_bytes
 from onnxfold.support.tables import Printable, Table, bytes_text
 
-# Memory, measured on CPython 3.11 on Linux (bytes).
+# Bytes of memory, measured on CPython 3.11 on Linux.
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
 _PER_NODE = 3_000  # data of passes about a node
-_ONNXRUNTIME = 30 << 20  # importing it, and a session
-_CHECK = 44 << 20  # running two models one after the other, besides their weights
+_ONNXRUNTIME = 30 << 20  # importing onnxruntime, and a session
+_CHECK = 44 << 20  # running two models one after the other, without their weights
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An upper bound of the memory of a run: peak resident memory, and its parts in bytes, which
-    are the memory of the process so far (``now``), further imports (``modules``), data of passes
-    about the ``graph``, and ``constants`` and a ``check``, of which only the larger counts; and the
-    bytes of the tensors that are written.
+    """An upper bound of the memory of a run, and the bytes that it writes.
+
+    Attributes:
+        peak_bytes: Peak resident memory.
+        bytes_written: Bytes of the tensors that are written.
+        memory: Parts of the peak in bytes: the process so far ("now"), further imports ("modules"),
+            data of passes about the "graph", "constants" and a "check". Only the larger one of the
+            last two counts.
     """
 
     peak_bytes: int
@@ -44,9 +48,14 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Printable):
-    """The result of a dry run: nodes of the model, those of them that constant propagation removes
-    first (without rules and further rounds), the memory and output of the run, and decisions about
-    nodes with constant inputs. The source is a file, or "a model in memory".
+    """The result of a dry run.
+
+    Attributes:
+        source: The file, or "a model in memory".
+        nodes: Number of nodes of the model.
+        folded: Number of nodes that the first constant propagation removes, without rules.
+        prediction: The memory and the output of the run.
+        decisions: The decisions about nodes with constant inputs.
     """
 
     source: str
@@ -56,16 +65,16 @@ class Plan(Printable):
     decisions: list[Decision]
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield the prediction of `--plan`, a line each: memory and bytes."""
-        made = self.prediction
-        last = max(("constants", "check"), key=lambda name: made.memory[name])
-        shown = ("now", "modules", "graph", last)
-        sum_ = " + ".join(f"{bytes_text(made.memory[name])} {name}" for name in shown)
+        memory = self.prediction.memory
+        larger = max(("constants", "check"), key=lambda name: memory[name])
+        parts = ("now", "modules", "graph", larger)
+        terms = " + ".join(f"{bytes_text(memory[name])} {name}" for name in parts)
+        peak = bytes_text(self.prediction.peak_bytes)
         yield f"plan for {self.source}: nothing was written"
         removed = f"{self.folded} of them are constant and are removed first"
         yield f"  nodes        {self.nodes}; {removed}"
-        yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
-        yield f"  to write     {bytes_text(made.bytes_written)} of weights"
+        yield f"  peak memory  at most {peak} = {terms}"
+        yield f"  to write     {bytes_text(self.prediction.bytes_written)} of weights"
 
 
 def predict(
@@ -78,10 +87,16 @@ def predict(
     share_weights: bool = False,
     check: bool = False,
 ) -> Prediction:
-    """Return an upper bound of the memory and output of a run, before any rewrite, given the values
-    to store and the nodes to remove (``cut``), and the stored bytes of the model. With
-    ``share_weights``, unchanged weights stay in their files; with ``check``, both models run on
-    onnxruntime at the end.
+    """Return an upper bound of the memory and output of a run, before the model is rewritten.
+
+    Args:
+        model: The model.
+        cut: The values to store and the nodes to remove.
+        pool: The buffers of the constants.
+        options: The options of the run.
+        bytes_before: Stored bytes of the model.
+        share_weights: Whether unchanged weights remain in their files.
+        check: Whether both models run on onnxruntime at the end.
     """
     stored = [pool.buffer_of(value) for value in cut.stored]
     sizes = [buffer.nbytes for buffer in stored]
@@ -102,7 +117,7 @@ def predict(
 
 
 def _needed(stored: Sequence[Buffer]) -> int:
-    """Return the bytes of results that are computed whole, of their operands, and of threads."""
+    """Return the bytes of results that are not computed in blocks, their operands, and threads."""
     needed: set[Buffer] = set()
     for operation in postponed(stored):
         if is_streamable(operation):
@@ -113,13 +128,13 @@ def _needed(stored: Sequence[Buffer]) -> int:
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
-    """Yield the bytes of the model's tensors that are still used and are written again."""
+    """Yield the bytes of each tensor of the model that is still used and has to be copied."""
     for graph in all_graphs(model):
         constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
         for value in (*graph.initializers.values(), *constants):
             tensor = storage.stored_or_default(value)
             is_read = value.is_graph_output() or any(u.node not in removed for u in value.uses())
-            # tensors that loading left in the protobuf message are small
+            # Small tensors are still in the protobuf message.
             if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_read:
                 continue
             nbytes = storage.data_bytes(tensor.dtype, tensor.shape)

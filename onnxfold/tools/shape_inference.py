@@ -1,4 +1,4 @@
-"""Record the inferred types of values in a model (its ``value_info``); nothing else changes."""
+"""Record the inferred types of values in the ``value_info`` of a model, and change nothing else."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ from onnxfold.passes.value_info import Description, described_values
 from onnxfold.support.memory import paused_garbage_collection
 from onnxfold.support.tables import Printable, Table, count_text, first_of
 
-_MOST_OPS = 8  # in a line of text
+_MAX_OPS = 8  # in a line of text
 
 _Ops = Sequence[str | os.PathLike[str] | type[Op]]
 
 Scope = tuple[int | str, ...]
-"""A graph of a model: the index of the function, or nothing for the main graph; then for each graph
-inside of another one, an output of its node and the name of its attribute."""
+"""Identifies a graph of a model.
+
+The main graph is (), and a function has its index. A subgraph appends the name of its node's first
+output and the name of its attribute to the scope around it.
+"""
 TypesByScope = Mapping[Scope, Mapping[str, ir.Value]]
-"""The values whose types changed, by the names that they have in the model."""
+"""The values whose types have changed, by scope and original name."""
 
 
 @dataclass
 class TypeCounts:
-    """Number of values whose types are known.
+    """Numbers of values with known types.
 
     Attributes:
-        dtype: Values with a dtype.
-        rank: Values with a number of dimensions.
-        sizes: Values all sizes of which are numbers, names or expressions.
-        static: Values all sizes of which are numbers.
+        dtype: Values with a known dtype.
+        rank: Values with a known number of dimensions.
+        sizes: Values whose sizes all are numbers, names or expressions.
+        static: Values whose sizes all are numbers.
     """
 
     dtype: int = 0
@@ -69,18 +72,18 @@ def _is_known(size: int | ir.SymbolicDim) -> bool:
 class InferenceReport(Printable):
     """The types of the values of a model before and after `infer_shapes`.
 
-    Values are results of nodes, in subgraphs and functions, too. Results of ``Constant`` nodes,
-    outputs of graphs, sequences, optionals and maps do not count.
+    Values are results of nodes, including those of subgraphs and functions. Results of ``Constant``
+    nodes, outputs of graphs, sequences, optionals and maps do not count.
 
     Attributes:
-        source: The file read, or None for a model in memory.
-        target: The file written, or None.
+        source: The file that was read; None for a model in memory.
+        target: The file that was written, or None.
         values: Number of values.
-        before: How many of their types were recorded.
-        after: How many are recorded now.
-        changed: Number of values whose recorded type changed.
-        not_inferred: Nodes by op whose result has no dtype or rank although those of all operands
-            are known.
+        before: Numbers of types that were recorded before.
+        after: Numbers of types that are recorded now.
+        changed: Number of values whose recorded type has changed.
+        not_inferred: Number of nodes by op whose result has an unknown dtype or rank, although
+            the types of all operands are known.
         seconds: Wall time.
         cpu_seconds: User and system time of the process.
     """
@@ -96,7 +99,6 @@ class InferenceReport(Printable):
     cpu_seconds: float = 0.0
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield the numbers of values with known types, and the ops without inferred ones."""
         before = asdict(self.before)
         after = asdict(self.after)
         rows = [(text, str(before[name]), str(after[name])) for name, text in _ROWS.items()]
@@ -106,8 +108,8 @@ class InferenceReport(Printable):
         yield f"recorded {changed} in {self.seconds:.2f} s"
         if self.not_inferred:
             counts = [f"{count} {op}" for op, count in self.not_inferred.items()]
-            ops = first_of(counts, _MOST_OPS)
-            yield f"nothing inferred, though types of operands are known: {ops}"
+            ops = first_of(counts, _MAX_OPS)
+            yield f"no type inferred, although the types of operands are known: {ops}"
 
 
 _ROWS = {
@@ -139,22 +141,21 @@ def infer_shapes(
 def infer_shapes(model: ModelLike, *, return_report: bool = False, ops: _Ops = ()) -> Any:
     """Record the inferred dtypes and shapes of a model's values in its ``value_info``.
 
-    A size that depends on dynamic dimensions is recorded as a name or an expression of the names of
-    the inputs' dimensions, such as ``2*seq``. Sizes that depend on data stay unknown. Inferred
-    types replace recorded ones. A recorded type stays if none is inferred, as for ops of other
-    domains. Inputs and outputs of graphs, nodes, weights and metadata are not changed.
+    A size that depends on dynamic dimensions is recorded as a name or expression of dimensions of
+    the inputs, such as ``2*seq``. Sizes that depend on data are not recorded. Inferred types
+    replace recorded types. If no type is inferred, as for ops of other domains, the recorded type
+    is kept. Inputs and outputs of graphs, nodes, weights and metadata are not changed.
 
     Args:
-        model: A path (returns an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned), an ``onnx.ModelProto`` or its bytes (left alone; new
-            ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
-            is returned).
+        model: The model. A path returns an ``ir.Model`` whose weights are still in the file. An
+            ``ir.Model`` is changed in place and returned. An ``onnx.ModelProto`` or its bytes are
+            copied. A ``torch.onnx.ONNXProgram`` is returned; its model is changed in place.
         return_report: Also return the numbers of values with known types.
-        ops: Definitions of custom ops: Python files, or classes that `onnxfold.ops.op` decorates.
+        ops: Definitions of custom ops: Python files, or classes decorated with `onnxfold.ops.op`.
 
     Returns:
-        The model with types, of the same kind as the argument; with ``return_report``, a tuple of
-        it and the report.
+        The model with types, of the same kind as the argument. With ``return_report``, a tuple of
+        the model and the report.
 
     Raises:
         OnnxFoldError: The model is invalid.
@@ -162,30 +163,30 @@ def infer_shapes(model: ModelLike, *, return_report: bool = False, ops: _Ops = (
     clock = _Clock()
     for definitions in ops:
         load_ops(definitions)
-    given = storage.model_in(model)
-    with storage.explained(given):
-        made: Any
-        if isinstance(given, onnx.ModelProto):
-            made = onnx.ModelProto()
-            made.CopyFrom(given)
+    source = storage.model_in(model)
+    with storage.explained(source):
+        result: Any
+        if isinstance(source, onnx.ModelProto):
+            result = onnx.ModelProto()
+            result.CopyFrom(source)
         else:
-            made = given if isinstance(given, ir.Model) else storage.load(given)
+            result = source if isinstance(source, ir.Model) else storage.load(source)
         with storage.losses_allowed():
-            copy = storage.opened(made)
+            copy = storage.opened(result)
         with dismantled(copy):
             types, report = _infer(copy)
-            if isinstance(made, onnx.ModelProto):
-                _record_in_message(made, types)
+            if isinstance(result, onnx.ModelProto):
+                _record_in_message(result, types)
             else:
-                _record_in_graphs(made, types)
-    report.source = storage.path_of(given)
+                _record_in_graphs(result, types)
+    report.source = storage.path_of(source)
     clock.stop(report)
     if isinstance(model, storage.ONNXProgram):
         model.release()
-        made = model
+        result = model
     elif isinstance(model, bytes):
-        made = made.SerializeToString()
-    return (made, report) if return_report else made
+        result = result.SerializeToString()
+    return (result, report) if return_report else result
 
 
 @paused_garbage_collection()
@@ -202,20 +203,20 @@ def infer_shapes_file(
 ) -> InferenceReport:
     """Record the inferred dtypes and shapes of a model file's values, see `infer_shapes`.
 
-    Weights are copied from file to file and take no memory. External data stays external. If the
-    destination is the source, its data files are not written again.
+    Weights are copied from file to file without taking memory. External data remains external. If
+    the destination is the source, its data files are not written again.
 
     Args:
         source: The path of the model.
-        destination: Where the result goes; may be the source. It is replaced at once, at the end.
-        share_weights: Refer to the source's data files if they are in the folder of ``destination``
-            or below, instead of copying them.
+        destination: The path of the result, which may be the source. It is replaced atomically.
+        share_weights: Refer to the source's data files instead of copying them, if they are in the
+            folder of ``destination`` or below.
         fsync: Wait until the result is on the disk.
         progress: Called with a stage, the work done and the total of the stage.
         ops: Definitions of custom ops, as in `infer_shapes`.
 
     Returns:
-        The numbers of values with known types, and seconds.
+        The numbers of values with known types, and the time.
 
     Raises:
         OnnxFoldError: The model is invalid, or the result cannot be written.
@@ -255,8 +256,8 @@ class _Clock:
 
 
 def _infer(model: ir.Model) -> tuple[TypesByScope, InferenceReport]:
-    """Infer the types of a model, which is changed; return those that differ from the recorded."""
-    # names first: the analysis renames values of subgraphs that have names of outer values
+    """Infer types in a model, and return those that differ from the recorded types."""
+    # Save the original names, because the analysis renames values of subgraphs that hide others.
     names = {
         scope: {value: value.name or "" for node in nodes_of(graph) for value in node.outputs}
         for scope, graph in _scopes_of_model(model)
@@ -284,21 +285,21 @@ def _infer(model: ir.Model) -> tuple[TypesByScope, InferenceReport]:
     report.changed = len(changed)
     report.not_inferred = dict(Counter(map(op_name, unknown)).most_common())
     types = {
-        scope: {name: value for value, name in named.items() if value in changed}
-        for scope, named in names.items()
+        scope: {name: value for value, name in names_of_scope.items() if value in changed}
+        for scope, names_of_scope in names.items()
     }
     return types, report
 
 
 def _is_tensor(value: ir.Value, analysis: SymbolicAnalysis) -> bool:
-    """Return False if a value is inferred or recorded to be a sequence, an optional or a map."""
+    """Return whether neither the inferred nor the recorded type is a sequence, optional or map."""
     if analysis.of(value).other is not None or meta_entry(value, storage.TYPE_KEY) is not None:
         return False
     return value.type is None or isinstance(value.type, ir.TensorType)
 
 
 def _has_rank(operand: ir.Value | None, analysis: SymbolicAnalysis) -> bool:
-    """Return whether an operand is omitted, or its rank is known, or it is not a tensor."""
+    """Return whether the rank of an operand is known, or the operand is omitted or no tensor."""
     if operand is None:
         return True
     fact = analysis.of(operand)
@@ -309,7 +310,7 @@ def _scopes_of_model(model: ir.Model) -> Iterator[tuple[Scope, ir.Graph]]:
     """Yield the graphs of a model with their scopes."""
     pending: list[tuple[Scope, ir.Graph]] = [((), model.graph)]
     pending += [((k,), function.graph) for k, function in enumerate(model.functions.values())]
-    for scope, graph in pending:  # it grows meanwhile
+    for scope, graph in pending:  # the loop appends to the list
         yield scope, graph
         for node in holders_in(graph):
             output = next((value.name for value in node.outputs if value.name), None)
@@ -326,7 +327,7 @@ def _scopes_of_message(
     """Yield the graphs and functions of a model with the scopes of `_scopes_of_model`."""
     pending: list[tuple[Scope, onnx.GraphProto | onnx.FunctionProto]] = [((), proto.graph)]
     pending += [((k,), function) for k, function in enumerate(proto.functions)]
-    for scope, graph in pending:  # it grows meanwhile
+    for scope, graph in pending:  # the loop appends to the list
         yield scope, graph
         for node in graph.node[:]:
             for attribute in node.attribute[:]:
@@ -340,11 +341,13 @@ def _scopes_of_message(
 def _record_in_graphs(model: ir.Model, types: TypesByScope) -> None:
     """Set the types and shapes of the values of a model."""
     for scope, graph in _scopes_of_model(model):
-        if not (named := types.get(scope)):
+        types_of_scope = types.get(scope)
+        if not types_of_scope:
             continue
         for node in nodes_of(graph):
             for value in node.outputs:
-                if (inferred := named.get(value.name or "")) is not None:
+                inferred = types_of_scope.get(value.name or "")
+                if inferred is not None:
                     value.type = inferred.type
                     value.shape = inferred.shape
 
@@ -361,7 +364,7 @@ def _record_in_message(proto: onnx.ModelProto, types: TypesByScope) -> None:
 
 
 def _record_type(proto: onnx.TypeProto, value: ir.Value) -> None:
-    """Set dtype and sizes; what else is recorded of a type of the same rank stays."""
+    """Set the dtype and the sizes of a type, and keep its other fields if the rank is the same."""
     assert value.dtype is not None
     tensor = proto.tensor_type
     tensor.elem_type = value.dtype.value

@@ -1,4 +1,4 @@
-"""Find the fastest result on this machine: optimize a model in several ways and measure each."""
+"""Find the fastest options on this machine: optimize a model in several ways, and measure it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _CANDIDATES: dict[str, dict[str, Any]] = {
 }
 """Options by name, the most exact first."""
 
-_LEAST_ROUNDS = 9
-_MOST_ROUNDS = 1000
+_MIN_ROUNDS = 9  # also the number of groups of rounds
+_MAX_ROUNDS = 1000
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,14 +42,14 @@ class Tuning(Printable):
 
     Attributes:
         seconds: Median seconds of a run, by candidate: "original", or options of the command line.
-        speedup: How many times as fast as the original: median of nine groups of neighbouring runs,
-            of each the median.
-        quartiles: The quartiles of the groups.
-        failed: Why a candidate was not measured.
+        speedup: Speed relative to the original. Neighbouring runs form nine groups; this is the
+            median of the medians of the groups.
+        quartiles: The first and third quartile of the groups.
+        failed: Reasons why candidates were not measured.
         chosen: The candidate that was written.
-        sizes: Sizes of dynamic dimensions that were measured.
+        sizes: Sizes of dynamic dimensions in the measurement.
         threads: Threads of onnxruntime; 0 for all.
-        rounds: Interleaved runs of each.
+        rounds: Number of interleaved runs of each candidate.
     """
 
     seconds: dict[str, float]
@@ -62,7 +62,6 @@ class Tuning(Printable):
     rounds: int
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield a row for each candidate, and which was written, and why."""
         rows = []
         for name, seconds in self.seconds.items():
             low, high = self.quartiles[name]
@@ -71,8 +70,8 @@ class Tuning(Printable):
         yield Table(("candidate", ">time", ">speed", ">spread"), rows)
         yield from (f"{name} was not measured: {reason}" for name, reason in self.failed.items())
         sizes = "".join(f", {name} = {size}" for name, size in self.sizes.items())
-        which = count_text(self.threads, "thread") if self.threads else "all threads"
-        yield f"{self.rounds} interleaved runs of each, {which}{sizes}"
+        threads = count_text(self.threads, "thread") if self.threads else "all threads"
+        yield f"{self.rounds} interleaved runs of each, {threads}{sizes}"
         speed = f"{self.speedup[self.chosen]:.2f}x as fast as the original"
         yield f"written: {self.chosen}, {speed}; no other is faster by more than the spread"
 
@@ -88,82 +87,90 @@ def tune(
     check: Positive = 1,
     progress: Progress | None = None,
 ) -> Tuning:
-    """Write the fastest result on this machine, by measurement on onnxruntime's CPU provider.
+    """Write the fastest result on this machine, as measured on onnxruntime's CPU provider.
 
-    Candidates are the model as it is, levels 1 and 2, also with ``value_info``, and the target
-    onnxruntime. All are compared with the original. One in which other rules fired that may change
-    bits must be faster by more than the spread of the runs than those before it. The result never
-    measured slower than the original.
+    The candidates are the original, levels 1 and 2, both with and without ``value_info``, and the
+    target onnxruntime. All of them are compared with the original. A candidate with other
+    applications of inexact rules must be faster than the best candidate before it by more than the
+    spread of the runs. The result was never measured to be slower than the original.
 
     Args:
         source: The path of the model.
-        destination: Where the result goes; may be the source.
-        dims: Sizes of dynamic dimensions, for measuring and for the check; others are 1 for a batch
-            and 16, or what the model runs with.
+        destination: The path of the result, which may be the source.
+        dims: Sizes of dynamic dimensions, for the measurement and the check. Other sizes are 1 for
+            a batch and 16, or sizes on which the model runs.
         threads: Threads of onnxruntime; 0 for all, as in a default session.
-        seconds: Time for everything but the least number of runs.
-        check: Random inputs on which each candidate is compared.
+        seconds: Time limit for all work except for the minimum number of runs.
+        check: Number of random inputs on which each candidate is compared.
         progress: Called with a stage, the work done and the total of the stage.
 
+    Returns:
+        The measurements.
+
     Raises:
-        UsageError: An argument does not fit, or the model does not run on random inputs.
-        ModelError: The model cannot be read, or onnxruntime does not take it.
+        UsageError: An argument is invalid, or the model does not run on random inputs.
+        ModelError: The model cannot be read, or onnxruntime cannot load it.
     """
     end = time.monotonic() + seconds
-    told = progress or (lambda stage, done, total: None)
+    report = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"check": check, "check_dims": dict(dims or {}), "fsync": False}
     failed: dict[str, str] = {}
     inexact: dict[str, dict[str, int]] = {ORIGINAL: {}}
     parent, name = os.path.split(real_target(os.fsdecode(os.fspath(destination))))
     sessions = {ORIGINAL: Benched(os.fspath(source)).open(session_options(threads=threads), CPU)}
     with files.scratch_folder(name, parent=parent) as folder:
-        for k, (each, how) in enumerate(_CANDIDATES.items()):
-            told("optimize", k, len(_CANDIDATES))
+        for k, (candidate, own_options) in enumerate(_CANDIDATES.items()):
+            report("optimize", k, len(_CANDIDATES))
             path = os.path.join(folder, f"{k}.onnx")
             try:
-                inexact[each] = optimize_file(source, path, **options, **how).inexact
-                sessions[each] = Benched(path).open(session_options(threads=threads), CPU)
+                optimized = optimize_file(source, path, **options, **own_options)
+                inexact[candidate] = optimized.inexact
+                sessions[candidate] = Benched(path).open(session_options(threads=threads), CPU)
             except OnnxFoldError as error:
-                failed[each] = error.reason
+                failed[candidate] = error.reason
 
-        def is_time_left(turn: int) -> bool:
-            left = max(0.0, end - time.monotonic())
-            told("measure", round(seconds - left), max(1, round(seconds)))
-            return turn < _LEAST_ROUNDS or left > 0
+        def has_next(index: int) -> bool:
+            remaining = max(0.0, end - time.monotonic())
+            report("measure", round(seconds - remaining), max(1, round(seconds)))
+            return index < _MIN_ROUNDS or remaining > 0
 
-        opened = list(sessions.values())
-        took, sizes = timed_runs(
-            source, opened, threads, dims or {}, rounds=_MOST_ROUNDS, going=is_time_left
+        times_by_session, sizes = timed_runs(
+            source,
+            list(sessions.values()),
+            threads,
+            dims or {},
+            rounds=_MAX_ROUNDS,
+            has_next=has_next,
         )
-    times = dict(zip(sessions, took, strict=True))
-    ratios = {each: _ratios(times[ORIGINAL], times[each]) for each in times}
-    speedup = {each: statistics.median(ratios[each]) for each in times}
+    times = dict(zip(sessions, times_by_session, strict=True))
+    ratios = {candidate: _ratios(times[ORIGINAL], times[candidate]) for candidate in times}
+    speedup = {candidate: statistics.median(ratios[candidate]) for candidate in times}
     chosen = ORIGINAL
-    for each in times:
-        gains = _ratios(times[chosen], times[each])
+    for candidate in times:
+        gains = _ratios(times[chosen], times[candidate])
         gain = statistics.median(gains)
-        is_faster = gain > 1 and speedup[each] > speedup[chosen]
-        is_as_exact = inexact[each] == inexact[chosen]
+        is_faster = gain > 1 and speedup[candidate] > speedup[chosen]
+        is_as_exact = inexact[candidate] == inexact[chosen]
         if is_faster and (is_as_exact or exceeds_spread(gain, quartiles(gains))):
-            chosen = each
+            chosen = candidate
     if chosen == ORIGINAL:
         storage.save(storage.load(source), destination)
     else:
         optimize_file(source, destination, **_CANDIDATES[chosen])
     return Tuning(
-        {each: statistics.median(times[each]) for each in times},
-        speedup,
-        {each: quartiles(ratios[each]) for each in times},
-        failed,
-        chosen,
-        sizes,
-        threads,
-        len(took[0]),
+        seconds={candidate: statistics.median(times[candidate]) for candidate in times},
+        speedup=speedup,
+        quartiles={candidate: quartiles(ratios[candidate]) for candidate in times},
+        failed=failed,
+        chosen=chosen,
+        sizes=sizes,
+        threads=threads,
+        rounds=len(times[ORIGINAL]),
     )
 
 
 def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return the speedup in each group of rounds: more rounds make it more certain."""
+    """Return the median speedup of each group of rounds; larger groups have less noise."""
     speedups = [a / b for a, b in zip(before, after, strict=True)]
-    bounds = [len(speedups) * k // _LEAST_ROUNDS for k in range(_LEAST_ROUNDS + 1)]
+    bounds = [len(speedups) * k // _MIN_ROUNDS for k in range(_MIN_ROUNDS + 1)]
     return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]

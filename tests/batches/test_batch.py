@@ -202,7 +202,7 @@ def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
         (tmp_path / "nowhere", out, "there is no model", {}),
         ([models, tmp_path / "other"], out, "would both be written to", {}),
         (models, out, "level must be", {"level": 7}),
-        (models, out, "no journal of a batch", {"journal": tmp_path / "notes"}),
+        (models, out, "not a journal of a batch", {"journal": tmp_path / "notes"}),
     ):
         with pytest.raises(UsageError, match=reason):
             onnxfold.batch(sources, output, **options)
@@ -259,7 +259,7 @@ def test_a_check_takes_what_compare_takes(tmp_path: Path):
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
     assert main(["batch", str(folder), "-o", str(out), "--check-dim", "n=4", "--rtol", "1"]) == 0
     assert main(["batch", str(folder), "-o", str(out), "--check-dim", "m=4"]) == 2
-    with pytest.raises(UsageError, match="feeds of a batch are files"):
+    with pytest.raises(UsageError, match="feeds of a batch must be files"):
         onnxfold.batch(folder, out, feeds={"x": np.ones((3, 2), np.float32)})
 
 

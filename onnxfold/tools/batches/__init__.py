@@ -1,4 +1,4 @@
-"""Optimizing many models: worker processes on this machine, a cluster, or any executor."""
+"""Optimize many models, in worker processes on this machine, on a cluster, or with an executor."""
 
 from onnxfold.tools.batches.batch_run import batch
 from onnxfold.tools.batches.outcome import Batch, Outcome

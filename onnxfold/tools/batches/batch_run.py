@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _JOURNAL = "onnxfold-batch.jsonl"
-# The fixed cost of a model in bytes of its file, for the progress bar only.
-_BYTES_OF_A_MODEL = 1 << 20
+# The time of a model is taken as proportional to its bytes plus these. For the progress bar only.
+_FIXED_BYTES = 1 << 20
 
-# Workers started with ``--resources memory=...`` declare their memory.
+# The dask resource of workers that declare their memory with ``--resources memory=...``.
 _RESOURCE = "memory"
+_NO_LIMIT = 1 << 62  # bytes
 
 
 @checked
@@ -52,69 +53,80 @@ def batch(
 ) -> Batch:
     """Optimize many models, several at a time. A failed model does not stop the batch.
 
-    Models finished by an earlier batch with the same options are skipped.
+    Models that an earlier batch has optimized with the same options are skipped.
 
     Args:
-        sources: Files, folders and patterns with ``*``, ``?`` and ``**``; or URLs, with fsspec.
-        output: A folder, or its URL, for the results. They keep their paths below the folder or
-            pattern; files in it are never sources.
+        sources: Files, folders and patterns with ``*``, ``?`` and ``**``, or URLs for fsspec.
+        output: The folder of the results, or its URL. Results keep their paths below the folder or
+            pattern. Files in the folder are not sources.
         workers: Number of models at a time on this machine; None for the number of processors.
-        executor: Runs the models instead: an object with the interface of ``concurrent.futures``.
+        executor: An executor with the interface of ``concurrent.futures``, which runs the models
+            instead.
         scheduler: Address of the scheduler of a dask cluster, which runs the models instead.
         memory: Bytes for all models in progress in one process; None for the free memory. A model
-            waits until the memory that `onnxfold.plan` predicts for it is free.
+            waits until the memory that `onnxfold.plan` predicts is free.
         timeout: Time limit for each model in seconds; None for no limit.
         only_plan: Only predict the memory of each model; write nothing.
         journal: The file of results, one JSON document per line; None for one in ``output``.
         progress: Called with a stage, the work done and the total of the stage.
-        options: As for `onnxfold.optimize_file`; rules are files, and feeds are a file or folder,
-            the same for each model.
+        options: Options of `onnxfold.optimize_file`, the same for all models. Rules are files, and
+            feeds are a file or a folder.
+
+    Returns:
+        The outcomes of all models.
 
     Raises:
-        UsageError: There is no such model, or an option is invalid. Nothing was done.
+        UsageError: A model does not exist, or an option is invalid. No model was optimized.
     """
-    began = time.perf_counter()
-    chosen = options_of(options)
-    sent = _as_json(chosen)
-    names_rules = chosen.enable or chosen.disable or chosen.rules
-    for name in (*["simplify"] * bool(names_rules), *(chosen.passes or ())):
-        create(name, chosen)  # before each model fails by a name
+    start = time.perf_counter()
+    parsed = options_of(options)
+    sent = _as_json(parsed)
+    _check_names(parsed)
     if executor is not None and scheduler is not None:
-        raise UsageError("an executor and a scheduler contradict each other")
+        raise UsageError("give either an executor or a scheduler, not both")
     output = os.fspath(output)
     if journal is None and is_url(output):
-        raise UsageError("a journal must be given where the results go to a URL")
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    if not given:
+        raise UsageError("a journal must be given if the output is a URL")
+    patterns = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    if not patterns:
         raise UsageError("sources is empty: give at least one model")
-    models = find(given, output)
-    kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
+    models = find(patterns, output)
+    records = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
     tasks = [
         Task(
-            model.source,
-            model.target,
-            sent,
-            only_plan,
-            timeout,
-            memory,
-            before=kept.before.get(model.target),
+            source=model.source,
+            target=model.target,
+            options=sent,
+            only_plan=only_plan,
+            seconds=timeout,
+            limit=memory,
+            before=records.before.get(model.target),
         )
-        # the largest first, so that no worker starts a large model last
+        # Large models first, so that no worker begins a large model at the end.
         for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
     ]
     outcomes: dict[str, Outcome] = {}
-    costs = {m.source: m.nbytes + _BYTES_OF_A_MODEL for m in models}
-    with closing(_outcomes(tasks, workers or processors(), executor, scheduler)) as done:
-        for outcome in done:
+    costs = {m.source: m.nbytes + _FIXED_BYTES for m in models}
+    with closing(_outcomes(tasks, workers or processors(), executor, scheduler)) as finished:
+        for outcome in finished:
             outcomes[outcome.source] = outcome
-            is_known = outcome.status == "unchanged" or outcome == kept.before.get(outcome.target)
-            if not only_plan and not is_known:
-                kept.write(outcome)
+            is_recorded = outcome == records.before.get(outcome.target)
+            if not only_plan and outcome.status != "unchanged" and not is_recorded:
+                records.write(outcome)
             if progress is not None:
                 progress("models", sum(map(costs.__getitem__, outcomes)), sum(costs.values()))
-    seconds = time.perf_counter() - began
-    written = None if only_plan else kept.path
-    return Batch([outcomes[m.source] for m in models], seconds, written)
+    seconds = time.perf_counter() - start
+    path = None if only_plan else records.path
+    return Batch([outcomes[m.source] for m in models], seconds, path)
+
+
+def _check_names(options: Options) -> None:
+    """Raise the error of a misspelled rule or pass once, before it fails each model."""
+    passes = list(options.passes or ())
+    if options.enable or options.disable or options.rules:
+        passes.insert(0, "simplify")
+    for name in passes:
+        create(name, options)
 
 
 def _outcomes(
@@ -123,15 +135,15 @@ def _outcomes(
     if scheduler is not None:
         yield from _on_cluster(tasks, scheduler)
     elif executor is not None:
-        yield from _by(executor, tasks)
+        yield from _on_executor(tasks, executor)
     else:
         free = available_memory()
         tasks = [replace(t, limit=free if t.limit is None else t.limit) for t in tasks]
         with isolated.workers(workers) as executor:
-            yield from _by(executor, tasks)
+            yield from _on_executor(tasks, executor)
 
 
-def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
+def _on_executor(tasks: Sequence[Task], executor: Executor) -> Iterator[Outcome]:
     futures: dict[Future[Outcome], Task] = {executor.submit(run_task, task): task for task in tasks}
     for future in as_completed(futures):
         error = future.exception()
@@ -139,14 +151,18 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
 
 
 def _as_json(options: Options) -> dict[str, Any]:
-    """Return the options as sent to other processes; a UsageError says that one cannot be sent."""
+    """Return the JSON-ready options for other processes.
+
+    Raises:
+        UsageError: An option is an object in memory instead of a file, or a file is missing.
+    """
     feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
     sent = {**vars(options), "feeds": feeds}
     for name in ("rules", "feeds", "custom_ops"):
         try:
             sent[name] = [os.path.abspath(path) for path in sent[name]]
         except TypeError:
-            raise UsageError(f"{name} of a batch are files: other processes read them") from None
+            raise UsageError(f"{name} of a batch must be files") from None
         for path in sent[name]:
             if not os.path.exists(path):
                 raise MissingFileError(file=path)
@@ -156,11 +172,14 @@ def _as_json(options: Options) -> dict[str, Any]:
 
 
 def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
-    """Optimize models on the workers of a cluster; raise an OnnxFoldError if it cannot be reached.
+    """Optimize models on the workers of a dask cluster.
 
-    Each model is planned first, and then sent to a worker that has the memory. Where workers
-    declare the resource "memory", dask counts it; otherwise each worker lets models wait until it
-    has the memory for one more.
+    Each model is planned first, and then sent to a worker with enough memory. If workers declare
+    the resource "memory", dask limits the sum. Otherwise models wait on each worker until enough
+    memory is free.
+
+    Raises:
+        OnnxFoldError: The scheduler cannot be reached.
     """
     try:
         from distributed import Client, as_completed
@@ -171,8 +190,8 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
     except (OSError, ValueError) as error:
         raise OnnxFoldError(f"there is no dask scheduler at {address}: {error}") from error
     with client:
-        # a worker is chosen when the memory of the model is known
-        plans = [replace(task, only_plan=True, limit=1 << 62) for task in tasks]
+        # A worker can be selected only when the memory of the model is known.
+        plans = [replace(task, only_plan=True, limit=_NO_LIMIT) for task in tasks]
         futures = dict(zip(client.map(run_task, plans, pure=False), tasks, strict=True))
         finished = as_completed(futures)
         for future in finished:
@@ -182,26 +201,26 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
             if outcome.status != "planned" or task.only_plan:
                 yield outcome
                 continue
-            place = _place_for(outcome.memory or 0, client)
-            if isinstance(place, str):
-                yield replace(outcome, status="failed", reason=f"{task.source}: {place}")
+            requirements = _requirements(outcome.memory or 0, client)
+            if isinstance(requirements, str):
+                yield replace(outcome, status="failed", reason=f"{task.source}: {requirements}")
                 continue
-            following = client.submit(_run_on_worker, task, outcome, pure=False, **place)
-            futures[following] = task
-            finished.add(following)
+            optimized = client.submit(_run_on_worker, task, outcome, pure=False, **requirements)
+            futures[optimized] = task
+            finished.add(optimized)
 
 
-def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
-    """Return the workers with enough memory for a model, or the reason why no worker has it."""
+def _requirements(memory: int, client: Any) -> dict[str, Any] | str:
+    """Return dask's arguments that select workers with enough memory, or why there is no worker."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
-    declared = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
-    given = {name: n for name, n in declared.items() if n is not None}
-    limits = given or {name: w["memory_limit"] or float("inf") for name, w in workers.items()}
-    large = [name for name, limit in limits.items() if limit >= memory]
-    if not large:
-        most = bytes_text(int(max(limits.values(), default=0)))
-        return f"it takes {bytes_text(memory)} of memory, and no worker has more than {most}"
-    return {"resources": {_RESOURCE: memory}} if given else {"workers": large}
+    resources = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
+    declared = {name: nbytes for name, nbytes in resources.items() if nbytes is not None}
+    limits = declared or {name: w["memory_limit"] or float("inf") for name, w in workers.items()}
+    suitable = [name for name, limit in limits.items() if limit >= memory]
+    if not suitable:
+        largest = bytes_text(int(max(limits.values(), default=0)))
+        return f"it takes {bytes_text(memory)} of memory, and no worker has more than {largest}"
+    return {"resources": {_RESOURCE: memory}} if declared else {"workers": suitable}
 
 
 def _run_on_worker(task: Task, planned: Outcome) -> Outcome:

@@ -1,4 +1,4 @@
-"""Results of a batch: the journal, and the output of `onnxfold batch`."""
+"""The results of a batch, and their journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfold.support.errors import UsageError
 from onnxfold.support.files import os_error
 from onnxfold.support.tables import Printable, Table, bytes_text, change_text, count_text
 
-_MOST_WITHOUT_RESULT = 50  # rows, without --verbose
+_MAX_FAILED = 50  # lines without --verbose
 
 Status = Literal["done", "unchanged", "planned", "failed"]
 
@@ -25,20 +25,20 @@ class Outcome:
 
     Attributes:
         source: Path or URL of the model.
-        target: Where the result is.
-        status: "unchanged" if an earlier batch made the same result of the same model, "planned"
-            if nothing more was asked for.
-        reason: Why it failed.
-        differs: Whether it failed because the result does not compute the same (``check``).
+        target: Path or URL of the result.
+        status: "unchanged" if an earlier batch has already written the result of this model with
+            these options, "planned" for a plan only, otherwise "done" or "failed".
+        reason: Why the model failed, or None.
+        differs: Whether it failed because the result computes other values (``check``).
         is_final: Whether the same model would fail again.
-        key: Stands for the content of the model, the options and the version of onnxfold.
-        written: Stands for the content of what was written.
-        nodes_before, nodes_after: Nodes of all graphs and functions.
-        bytes_before, bytes_after: Stored bytes, external data included.
-        memory: Predicted peak memory of the worker process, bytes.
-        peak: Peak memory of the worker process so far, bytes.
-        seconds: Wall time of the work, without waiting for memory.
-        warnings: What the optimization warns of.
+        key: A hash of the model, the options and the version of onnxfold.
+        written: A hash of the result.
+        nodes_before, nodes_after: Number of nodes of all graphs and functions.
+        bytes_before, bytes_after: Stored bytes, including external data.
+        memory: Predicted peak memory of the worker process in bytes.
+        peak: Peak memory of the worker process so far in bytes.
+        seconds: Wall time of the optimization, without waiting for memory.
+        warnings: Warnings of the optimization.
     """
 
     source: str
@@ -59,19 +59,19 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary: a line of the journal."""
+        """Return the outcome as a JSON-ready dictionary, a line of the journal."""
         return asdict(self)
 
 
 @dataclass(repr=False)
 class Batch(Printable):
-    """The results of all models, in their order.
+    """The results of all models.
 
     Attributes:
-        outcomes: One for each model.
+        outcomes: The outcome of each model, sorted by name for each pattern.
         seconds: Wall time.
-        journal: The file that has the outcomes of this batch and of those before it, one JSON
-            document a line; None for a plan, which writes nothing.
+        journal: The file with the outcomes of this batch and earlier ones, a JSON document per
+            line; None for a plan, which writes nothing.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Batch(Printable):
 
     @property
     def failed(self) -> list[Outcome]:
-        """The models without a result, with the reasons."""
+        """The outcomes of the models that failed."""
         return [o for o in self.outcomes if o.status == "failed"]
 
     def count(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class Batch(Printable):
         return dict(Counter(o.status for o in self.outcomes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary."""
+        """Return the batch as a JSON-ready dictionary."""
         return {
             "models": [o.to_dict() for o in self.outcomes],
             "count": self.count(),
@@ -97,44 +97,55 @@ class Batch(Printable):
         }
 
     def _text_parts(self, *, verbose: bool = False) -> Iterator[str | Table]:
-        """Yield the totals and the models without a result; all models if ``verbose``."""
         if verbose:
-            rows = []
-            for o in self.outcomes:
-                counts = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
-                sizes = (o.bytes_before, o.bytes_after, o.memory)
-                texts = ["" if n is None else bytes_text(n) for n in sizes]
-                rows.append((o.source, o.status, *counts, *texts, f"{o.seconds:.2f}"))
             figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
-            yield from (Table(("model", "", *figures), rows), "")
+            yield from (Table(("model", "", *figures), map(_row, self.outcomes)), "")
         count = self.count()
-        made = [o for o in self.outcomes if o.status in ("done", "unchanged")]
-        told = ", ".join(f"{count[status]} {status}" for status in sorted(count))
-        yield f"{count_text(len(self.outcomes), 'model')}: {told}, in {self.seconds:.1f} s"
-        if made:
-            nodes = [sum(o.nodes_before or 0 for o in made), sum(o.nodes_after or 0 for o in made)]
-            stored = [sum(o.bytes_before or 0 for o in made), sum(o.bytes_after or 0 for o in made)]
-            yield f"nodes         {nodes[0]:,} -> {nodes[1]:,}  {change_text(*nodes)}"
-            before, after = map(bytes_text, stored)
-            yield f"stored bytes  {before} -> {after}  {change_text(*stored)}"
-        needs = [o.memory for o in self.outcomes if o.memory is not None]
-        if needs:
-            least, most = bytes_text(min(needs)), bytes_text(max(needs))
-            yield f"memory        {least} to {most} each, predicted"
+        statuses = ", ".join(f"{count[status]} {status}" for status in sorted(count))
+        yield f"{count_text(len(self.outcomes), 'model')}: {statuses}, in {self.seconds:.1f} s"
+        optimized = [o for o in self.outcomes if o.status in ("done", "unchanged")]
+        if optimized:
+            nodes_before = sum(o.nodes_before or 0 for o in optimized)
+            nodes_after = sum(o.nodes_after or 0 for o in optimized)
+            change = change_text(nodes_before, nodes_after)
+            yield f"nodes         {nodes_before:,} -> {nodes_after:,}  {change}"
+            bytes_before = sum(o.bytes_before or 0 for o in optimized)
+            bytes_after = sum(o.bytes_after or 0 for o in optimized)
+            change = change_text(bytes_before, bytes_after)
+            yield f"stored bytes  {bytes_text(bytes_before)} -> {bytes_text(bytes_after)}  {change}"
+        memory = [o.memory for o in self.outcomes if o.memory is not None]
+        if memory:
+            low = bytes_text(min(memory))
+            high = bytes_text(max(memory))
+            yield f"memory        {low} to {high} each, predicted"
         failed = self.failed
-        for outcome in failed if verbose else failed[:_MOST_WITHOUT_RESULT]:
+        for outcome in failed if verbose else failed[:_MAX_FAILED]:
             yield f"failed: {outcome.reason}"
-        if len(failed) > _MOST_WITHOUT_RESULT and not verbose:
-            yield f"... and {len(failed) - _MOST_WITHOUT_RESULT} more; -v shows all"
+        if len(failed) > _MAX_FAILED and not verbose:
+            yield f"... and {len(failed) - _MAX_FAILED} more; -v shows all"
         if self.journal is not None:
             yield f"each model is a line of {self.journal}"
 
 
-class Journal:
-    """A file with a line of JSON for each model; the last line about a target counts.
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    nodes = (outcome.nodes_before, outcome.nodes_after)
+    sizes = (outcome.bytes_before, outcome.bytes_after, outcome.memory)
+    return (
+        outcome.source,
+        outcome.status,
+        *("" if count is None else f"{count:,}" for count in nodes),
+        *("" if nbytes is None else bytes_text(nbytes) for nbytes in sizes),
+        f"{outcome.seconds:.2f}",
+    )
 
-    An incomplete line of a killed process is ignored. A UsageError says that the file is no
-    journal.
+
+class Journal:
+    """A file with a line of JSON for each model; the last line of a target is valid.
+
+    An incomplete line of a killed process is ignored.
+
+    Raises:
+        UsageError: The file cannot be read, or is not a journal.
     """
 
     def __init__(self, path: str) -> None:
@@ -143,21 +154,21 @@ class Journal:
             text = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the journal cannot be read: {error}", file=path) from error
-        found = filter(None, map(_outcome, text.splitlines()))
-        self.before = {outcome.target: outcome for outcome in found}
+        outcomes = filter(None, map(_outcome, text.splitlines()))
+        self.before = {outcome.target: outcome for outcome in outcomes}
         if text and not self.before and not text.startswith('{"source": '):
-            raise UsageError("it is no journal of a batch", file=path)
-        self._begin = "" if text.endswith("\n") or not text else "\n"
+            raise UsageError("the file is not a journal of a batch", file=path)
+        self._separator = "" if text.endswith("\n") or not text else "\n"
 
     def write(self, outcome: Outcome) -> None:
-        """Append a line."""
+        """Append the line of a model."""
         try:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(f"{self._begin}{json.dumps(outcome.to_dict())}\n")
+                file.write(f"{self._separator}{json.dumps(outcome.to_dict())}\n")
         except OSError as error:
             raise os_error(error, self.path) from error
-        self._begin = ""
+        self._separator = ""
 
 
 def _outcome(line: str) -> Outcome | None:

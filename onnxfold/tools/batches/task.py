@@ -26,25 +26,27 @@ from onnxfold.support.tables import bytes_text
 from onnxfold.tools.batches import model_files
 from onnxfold.tools.batches.outcome import Outcome
 
-# A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
-# fault: the model is tried again.
+# Signals of a process that the system, for lack of memory, or a user has killed. The model may not
+# be the reason, so it is tried again.
 _KILLED = (-9, -15)
 
-# Bytes of a model above which its process is not used again, as it may keep some of the memory.
+# A process is not used again after a model of more bytes, because it may keep some of the memory.
 _LARGE = 1 << 30
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model and what to do with it; can be sent to another machine.
+    """A model to optimize, with the options. It can be pickled and sent to another machine.
 
     Attributes:
-        options: Those of the optimization and its check, as JSON has them.
-        only_plan: Find out the memory that it takes, and do no more.
-        seconds: Wall time that it may take; None for any.
-        limit: Bytes of memory that all models of a process may take; None for what is free.
-        before: What an earlier batch did, if it has done it.
-        spellings: How the user types options, see `onnxfold.support.errors.option`.
+        source: Path or URL of the model.
+        target: Path or URL of the result.
+        options: JSON-ready options of the optimization and its check.
+        only_plan: Only predict the memory.
+        seconds: Limit of wall time; None for no limit.
+        limit: Bytes of memory for all models of a process; None for the free memory.
+        before: The outcome of an earlier batch, if any.
+        spellings: The spellings of options in messages, see `onnxfold.support.errors.option`.
     """
 
     source: str
@@ -58,8 +60,14 @@ class Task:
 
 
 def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
-    """Optimize a model as soon as enough memory is free. ``planned`` is the outcome of the same
-    task with ``only_plan``, if there is one.
+    """Optimize a model as soon as enough memory is free.
+
+    Args:
+        task: The model and the options.
+        planned: The outcome of the same task with ``only_plan``, if it has been planned.
+
+    Returns:
+        The outcome. Errors become outcomes, too.
     """
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
@@ -80,21 +88,21 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
                 os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
             share = THIS_PROCESS.shared(_OwnShare).get(_MemoryShare)
             stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
-            began = time.perf_counter()
+            start = time.perf_counter()
             done = _with_figures(task, outcome, source, target)
             if done.status == "failed":
                 return done
             if model_files.is_url(task.target):
                 model_files.store(target, task.target)
-            seconds = round(time.perf_counter() - began, 6)
+            seconds = round(time.perf_counter() - start, 6)
             return replace(done, status="done", written=_content(task.target), seconds=seconds)
     except OnnxFoldError as error:
         reason = str(error)
     except isolated.Failure as error:
         reason = f"{task.source}: {error}"
     except OSError as error:
-        named = (task.source, error.filename, error.strerror or str(error))
-        reason = ": ".join(dict.fromkeys(filter(None, named)))
+        parts = (task.source, error.filename, error.strerror or str(error))
+        reason = ": ".join(dict.fromkeys(filter(None, parts)))
     return replace(outcome, status="failed", reason=reason)
 
 
@@ -107,15 +115,15 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
     outcome = _with_figures(task, outcome, source, None)
     limit = _limit(task)
     if outcome.memory is not None and outcome.memory > limit:
-        needs = bytes_text(outcome.memory)
-        has = bytes_text(limit)
-        reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
+        needed = bytes_text(outcome.memory)
+        available = bytes_text(limit)
+        reason = f"{task.source}: it takes {needed} of memory, and a worker has {available}"
         return replace(outcome, status="failed", reason=reason)
     return outcome
 
 
 def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
-    """Return the outcome with figures of a plan, or of the optimization if there is a target."""
+    """Return the outcome with the figures of the optimization, or of a plan without a target."""
     request = {"source": source, "target": target, "options": task.options}
     request["spellings"] = dict(task.spellings)
     function = f"{__name__}:work_on"
@@ -130,8 +138,13 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
 
 
 def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Plan (without "target") or optimize a model, in another process: fields of an `Outcome`."""
-    source, target, options = (request[name] for name in ("source", "target", "options"))
+    """Plan or optimize a model in another process, and return fields of an `Outcome`.
+
+    The request has "source", "target" (None for a plan), "options" and "spellings".
+    """
+    source = request["source"]
+    target = request["target"]
+    options = request["options"]
     try:
         with spelled(request["spellings"]):
             from onnxfold.api.optimize import optimize_file, plan
@@ -139,10 +152,11 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
             if target is None:
                 passes = options["passes"]
                 if passes is not None and "constant-propagation" not in passes:
-                    # the memory of constants is part of what is predicted: an upper bound
+                    # The prediction needs constants; it is an upper bound for other passes.
                     options = {**options, "passes": [*passes, "constant-propagation"]}
-                made = plan(source, **options)
-                return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
+                planned = plan(source, **options)
+                memory = planned.prediction.peak_bytes
+                return {"nodes_before": planned.nodes, "memory": memory}, []
             report = optimize_file(source, target, **options)
             return {
                 "nodes_before": sum(report.nodes_before.values()),
@@ -154,9 +168,10 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
             }, []
     except OnnxFoldError as error:
         differs = isinstance(error, CheckFailedError)
-        told = {"differs": differs, "is_final": differs or isinstance(error, ModelError)}
-        return {"status": "failed", "reason": str(error), **told}, []
-    except Exception as error:  # cached results are of no use to the next model
+        is_final = differs or isinstance(error, ModelError)
+        figures = {"differs": differs, "is_final": is_final}
+        return {"status": "failed", "reason": str(error), **figures}, []
+    except Exception as error:  # a bug fails this model only, not the batch
         reason = f"{type(error).__name__}: {error} (this is a bug)"
         return {"status": "failed", "reason": reason}, []
 
@@ -166,7 +181,7 @@ def _limit(task: Task) -> int:
 
 
 def lost(task: Task, error: BaseException) -> Outcome:
-    """Return the outcome of a model whose worker was lost before it answered."""
+    """Return the outcome of a model whose worker ended before it returned a result."""
     reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
     return Outcome(task.source, task.target, "failed", reason)
 
@@ -176,16 +191,16 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
         return (before.key, before.source) == (outcome.key, outcome.source) and before.is_final
     try:
         return before.written == _content(outcome.target)
-    except (OnnxFoldError, OSError):  # it was removed meanwhile
+    except (OnnxFoldError, OSError):  # the result was removed
         return False
 
 
 def _key(task: Task, source: str) -> str:
-    """Return a key of the model, the options, the files with rules and the version of onnxfold."""
+    """Return a hash of the model, the options with their files, and the version of onnxfold."""
     options = {**task.options, "check": options_of(task.options).seeds}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
-        path = Path(options["feeds"])  # reading them tells what is missing
+        path = Path(options["feeds"])  # the optimization reports missing files
         files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]
         options["feeds"] = [hash_file(file) for file in files]
     document = [_content(source), options, version("onnxfold")]
@@ -193,36 +208,39 @@ def _key(task: Task, source: str) -> str:
 
 
 def _content(path: str) -> str:
-    """Return a key of the content of a model and its external data; of their version at a URL."""
+    """Return a hash of a model and its external data, or the version of a file at a URL."""
     if model_files.is_url(path):
         return model_files.version_of(path)
     digests = [hash_file(Path(file)) for file in (path, *external_files(path))]
-    return (
-        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    )
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 class _MemoryShare:
-    """Memory that threads reserve, one at a time: small models do not overtake a large one."""
+    """Memory that threads reserve in the order of their requests.
+
+    Only one thread waits at a time, so that small models do not overtake a large one.
+    """
 
     def __init__(self) -> None:
-        self._turn = forks.Lock()
+        self._queue = forks.Lock()
         self._released = threading.Condition()
-        self._given = 0
+        self._reserved = 0
 
     @contextlib.contextmanager
     def of(self, nbytes: int, limit: int) -> Iterator[None]:
-        """Reserve bytes; wait until the sum of all reservations is within a limit in bytes."""
-        with self._turn, self._released:
-            self._released.wait_for(lambda: self._given + nbytes <= max(limit, nbytes))
-            self._given += nbytes
+        """Reserve bytes as soon as all reservations together are within the limit in bytes."""
+        with self._queue, self._released:
+            self._released.wait_for(lambda: self._reserved + nbytes <= max(limit, nbytes))
+            self._reserved += nbytes
         try:
             yield
         finally:
             with self._released:
-                self._given -= nbytes
+                self._reserved -= nbytes
                 self._released.notify()
 
 
 class _OwnShare(forks.ProcessLocal[_MemoryShare]):
-    """The memory that threads of this process have reserved; none in a forked process at first."""
+    """The memory that threads of this process have reserved; a forked process starts with none."""

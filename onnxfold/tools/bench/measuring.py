@@ -1,6 +1,6 @@
-"""Measure the ops onnxruntime runs for a model, session creation, and runs.
+"""Measure runs, the creation of sessions, and the ops that onnxruntime runs for a model.
 
-Measurements are interleaved, so that a disturbance of the machine affects all models alike.
+Measurements of several models are interleaved, so that disturbances affect all of them alike.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 Runner = Callable[[], Any]
 
-_LONGEST = 1800  # seconds that creating a session may take
-_TRIALS = 3  # runs by which their number in a measurement is chosen
-_LEAST = 0.01  # seconds of one measurement; shorter runs are repeated within it
+_OPENING_TIMEOUT = 1800  # seconds for creating a session
+_TRIALS = 3  # runs that determine the number of repetitions in a measurement
+_MIN_SECONDS = 0.01  # of a measurement; shorter runs are repeated
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,25 @@ def quartiles(measured: Sequence[float]) -> tuple[float, float]:
 
 
 def exceeds_spread(ratio: float, quartiles: tuple[float, float]) -> bool:
-    """Return whether the median of ratios is further from 1 than their quartiles are apart."""
+    """Return whether the distance of a median from 1 exceeds the interquartile range."""
     low, high = quartiles
     return abs(ratio - 1) > high - low
 
 
 @dataclass(frozen=True)
 class Benched:
-    """A model or bundle that is run as it is, or with ``arguments`` for `onnxfold.Session`."""
+    """A model for onnxruntime, or a bundle or model with ``arguments`` of `onnxfold.Session`."""
 
     path: str
     arguments: dict[str, Any] | None = None
     custom_ops: Sequence[str] = ()
 
     def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-        """Open a session; an OnnxFoldError says that a model, a bundle or a library is invalid."""
+        """Open a session.
+
+        Raises:
+            OnnxFoldError: The model, the bundle or a library is invalid.
+        """
         register_custom_ops(options, self.custom_ops)
         try:
             if self.arguments is None:
@@ -86,15 +90,19 @@ class Benched:
             raise
         except Exception as error:  # onnxruntime's exceptions have no common base class
             if self.arguments is None:
-                storage.load(self.path)  # its errors say what is missing or damaged
-            reason = f"onnxruntime does not take it: {message_of(error)}"
+                storage.load(self.path)  # its errors are more precise than onnxruntime's
+            reason = f"onnxruntime cannot load the model: {message_of(error)}"
             raise ModelError(reason, file=self.path) from error
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Time and memory of creating a session, each time in a new process: user and system time, wall
-    time, and the median of the bytes by which the memory of the process grows until its peak.
+    """The time and memory for creating a session in a new process.
+
+    Attributes:
+        cpu_seconds: User and system time.
+        wall_seconds: Wall time.
+        peak_bytes: Growth of the memory of the process up to its peak, in bytes (median).
     """
 
     cpu_seconds: Spread
@@ -103,15 +111,16 @@ class Opening:
 
 
 def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
-    """Return the number of nodes of each op after all optimizations of onnxruntime. Nodes of
-    subgraphs are counted, constants are not. An op of another domain has it before its name:
-    ``com.microsoft::Gelu``.
+    """Return the number of nodes of each op after all optimizations of onnxruntime.
+
+    Nodes of subgraphs are included, Constant nodes are not. The name of an op of another domain
+    begins with the domain, as in ``com.microsoft::Gelu``.
     """
     with files.scratch_folder("bench") as folder:
         path = f"{folder}/optimized.onnx"
-        name = "external_initializers_min_size_in_bytes"
         options = session_options(threads=1)
-        write_optimized(options, path, **{f"optimized_model_{name}": "1024"})
+        option = "optimized_model_external_initializers_min_size_in_bytes"
+        write_optimized(options, path, **{option: "1024"})
         benched.open(options, providers)
         counts = count_nodes(storage.load(path))
     counts.pop("Constant", None)
@@ -119,32 +128,41 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
-    """Return what creating a session takes for each of several models, interleaved; raise a
-    ModelError if onnxruntime does not take a model, or ends.
+    """Measure the creation of a session for each model, interleaved.
+
+    Raises:
+        ModelError: onnxruntime cannot load a model, or its process ends.
     """
-    took: list[list[dict[str, float]]] = [[] for _ in models]
-    for turn in range(rounds):
-        for k in range(len(models)) if turn % 2 else reversed(range(len(models))):
+    measured: list[list[dict[str, float]]] = [[] for _ in models]
+    for round_index in range(rounds):
+        order = range(len(models))
+        for k in order if round_index % 2 else reversed(order):
             request = {**asdict(models[k]), "providers": list(providers)}
+            function = f"{__name__}:open_model"
             try:
-                answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
+                answer, _ = isolated.run(function, request, seconds=_OPENING_TIMEOUT)
             except isolated.Failure as failure:
                 raise ModelError(str(failure), file=models[k].path) from failure
-            took[k].append(answer)
+            measured[k].append(answer)
     return [
         Opening(
-            spread(taken["cpu"] for taken in each),
-            spread(taken["wall"] for taken in each),
-            round(spread(taken["bytes"] for taken in each).median),
+            cpu_seconds=spread(figures["cpu"] for figures in of_model),
+            wall_seconds=spread(figures["wall"] for figures in of_model),
+            peak_bytes=round(spread(figures["bytes"] for figures in of_model).median),
         )
-        for each in took
+        for of_model in measured
     ]
 
 
 def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, float], list[Any]]:
-    """Create a session in this process, which `isolated` has started for it; return seconds of
-    "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its peak. The
-    request has the fields of a `Benched`, and "providers".
+    """Create a session in this process, which `isolated` has started.
+
+    Args:
+        request: The fields of a `Benched`, and "providers".
+        arrays: Not used.
+
+    Returns:
+        Seconds of "cpu" and "wall" time, and "bytes" by which the memory grew up to its peak.
     """
     options = session_options(threads=1)
     providers = request.pop("providers")
@@ -154,58 +172,68 @@ def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, float
     try:
         session = Benched(**request).open(options, providers)
     except OnnxFoldError as error:
-        error.file = None  # the caller names it
+        error.file = None  # the caller adds the file
         raise
-    taken = {
+    figures = {
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,
         "bytes": peak_rss_bytes() - before,
     }
     del session
-    return taken, []
+    return figures, []
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Seconds of a run: of wall time, and of CPU time of all threads."""
+class RunTime:
+    """Seconds of a run: wall time, and CPU time of all threads."""
 
     wall: float
     cpu: float
 
 
 def interleaved(
-    runs: Sequence[Runner], rounds: int, going: Callable[[int], bool] = lambda turn: True
-) -> list[list[Taken]]:
-    """Return what a run of each takes in each round, up to a number of rounds, or as long as
-    ``going`` returns true for the number of the next one; each has run before. The order is random,
-    and reversed in every other round, so that none follows itself more often.
+    runs: Sequence[Runner], rounds: int, has_next: Callable[[int], bool] = lambda index: True
+) -> list[list[RunTime]]:
+    """Measure several functions in turns, after some runs that are not measured.
+
+    The order is random. Every other round has the reverse order of the round before, so that no
+    function follows itself more often than the others.
+
+    Args:
+        runs: The functions.
+        rounds: The maximum number of rounds.
+        has_next: Called with the index of a round; the measurement ends if it returns False.
+
+    Returns:
+        The time of a run in each round, for each function.
     """
-    took: list[list[Taken]] = [[] for _ in runs]
-    times = []
-    for run in runs:  # one trial may be slow by chance
-        least = min(timeit.repeat(run, repeat=_TRIALS, number=1))
-        times.append(max(1, int(_LEAST / max(least, 1e-6))))
+    measured: list[list[RunTime]] = [[] for _ in runs]
+    repetitions = []
+    for run in runs:
+        fastest = min(timeit.repeat(run, repeat=_TRIALS, number=1))  # a trial may be slow by chance
+        repetitions.append(max(1, int(_MIN_SECONDS / max(fastest, 1e-6))))
     order = list(range(len(runs)))
-    shuffled = random.Random(0)
-    for turn in itertools.takewhile(going, range(rounds)):
+    rng = random.Random(0)
+    for index in itertools.takewhile(has_next, range(rounds)):
         order.reverse()
-        if turn % 2 == 0:
-            shuffled.shuffle(order)
+        if index % 2 == 0:
+            rng.shuffle(order)
         for k in order:
-            if times[k] > 1:
-                runs[k]()  # the caches hold another model
+            if repetitions[k] > 1:
+                runs[k]()  # replace the data of another model in the CPU caches
             cpu = time.process_time()
             wall = time.perf_counter()
-            for _ in range(times[k]):
+            for _ in range(repetitions[k]):
                 runs[k]()
-            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            took[k].append(Taken(wall / times[k], cpu / times[k]))
-    return took
+            cpu = time.process_time() - cpu
+            wall = time.perf_counter() - wall
+            measured[k].append(RunTime(wall / repetitions[k], cpu / repetitions[k]))
+    return measured
 
 
 @dataclass(frozen=True)
 class OpTime:
-    """An op: how many of its kernels a run calls, and their seconds in it, medians of runs."""
+    """The calls of an op's kernels in a run, and their seconds (medians of runs)."""
 
     op: str
     calls: float

@@ -11,9 +11,10 @@ from onnxfold.runtime.bundles.bundle_text import kernels_table
 from onnxfold.support.tables import Table, bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
+    from onnxfold.tools.bench.measuring import OpTime
     from onnxfold.tools.bench.side_by_side import Benchmark, ModelBench
 
-_MOST = 12  # rows of a table
+_MAX_OPS = 12  # rows of a profile
 
 
 def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
@@ -33,18 +34,18 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         folding = each.folding
         if folding is None:
             continue
-        even = "never pays off"
         runs = folding.break_even_runs
+        benefit = "never pays off"
         if runs is not None:
-            even = f"pays off after {runs:,} runs with the same constants"
-        makers = Counter((place.backend, place.reason) for place in folding.placements)
-        by = (
-            f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
-            for (maker, why), count in makers.items()
+            benefit = f"pays off after {runs:,} runs with the same constants"
+        backends = Counter((place.backend, place.reason) for place in folding.placements)
+        components = (
+            f"{count_text(count, 'component')} on {backend}{f' ({reason})' if reason else ''}"
+            for (backend, reason), count in backends.items()
         )
         yield (
-            f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
-            f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
+            f"{name}: folding takes {time_text(folding.seconds)} once and {benefit}; "
+            f"{bytes_text(folding.nbytes)} cached; {', '.join(components)}"
         )
         yield from kernels_table(
             (p.outputs, p.backend, p.target_cpu, p.kernel_seconds, p.onnxruntime_seconds)
@@ -59,18 +60,19 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
 
 
 def _figures(result: Benchmark, names: Sequence[str]) -> Table:
+    """Return a table with a row for each model, and columns for each number of threads."""
     threads = list(result.models[0].runs)
     columns = ["model", ">nodes", ">fused", ">session CPU", ">wall", ">memory"]
     for count in threads:
-        which = count_text(count, "thread") if count else "all threads"
+        title = count_text(count, "thread") if count else "all threads"
         is_cpu = result.uses_cpu_time(count)
-        columns += [f">{which}{' CPU' if is_cpu else ''}", ">speed", ">spread"]
+        columns += [f">{title}{' CPU' if is_cpu else ''}", ">speed", ">spread"]
     rows = []
     for k, (name, each) in enumerate(zip(names, result.models, strict=True)):
-        took = each.opening
+        opening = each.opening
         row = [name, str(each.nodes), str(sum(each.fused.values()))]
-        row += [time_text(took.cpu_seconds.median), time_text(took.wall_seconds.median)]
-        row.append(bytes_text(took.peak_bytes))
+        row += [time_text(opening.cpu_seconds.median), time_text(opening.wall_seconds.median)]
+        row.append(bytes_text(opening.peak_bytes))
         for count in threads:
             times = each.cpu if result.uses_cpu_time(count) else each.runs
             low, high = each.quartiles[count]
@@ -84,13 +86,19 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
 
 
 def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
-    """Return the ops that take most of the time in any of the models."""
-    times = [{each.op: each for each in model.profile} for model in models]
-    ops = {op: max(of[op].seconds for of in times if op in of) for of in times for op in of}
-    ordered = sorted(ops, key=lambda op: -ops[op])
-    rows = [
-        (op, *(f"{time_text(t[op].seconds)} in {t[op].calls:g}" if op in t else "" for t in times))
-        for op in ordered[:_MOST]
-    ]
-    rest = [sum(of[op].seconds for op in ordered[_MOST:] if op in of) for of in times]
-    return [*rows, ("other ops", *map(time_text, rest))] if any(rest) else rows
+    """Return the rows of the ops that take the most time in any of the models, and all others."""
+    profiles = [{each.op: each for each in model.profile} for model in models]
+    longest: dict[str, float] = {}
+    for profile in profiles:
+        for op, time in profile.items():
+            longest[op] = max(longest.get(op, 0.0), time.seconds)
+    ordered = sorted(longest, key=lambda op: -longest[op])
+    rows = [(op, *(_op_text(profile.get(op)) for profile in profiles)) for op in ordered[:_MAX_OPS]]
+    others = [sum(p[op].seconds for op in ordered[_MAX_OPS:] if op in p) for p in profiles]
+    if any(others):
+        rows.append(("other ops", *map(time_text, others)))
+    return rows
+
+
+def _op_text(time: OpTime | None) -> str:
+    return "" if time is None else f"{time_text(time.seconds)} in {time.calls:g}"

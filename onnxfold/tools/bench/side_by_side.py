@@ -36,6 +36,7 @@ from onnxfold.tools.bench.measuring import (
     Opening,
     OpTime,
     Runner,
+    RunTime,
     Spread,
     exceeds_spread,
     interleaved,
@@ -53,17 +54,21 @@ from onnxfold.tools.comparison.runners import CannotRun, Subject
 from onnxfold.tools.comparison.trials import Trials
 
 ALL_THREADS = 0
-_USUAL_SIZE = 16  # of a dynamic dimension that is no batch
-_MOST_OPENINGS = 5
-_MOST_PROFILED = 10  # runs
-_LEAST_ROUNDS = 5  # that quartiles say something of
+_USUAL_SIZE = 16  # of a dynamic dimension other than a batch
+_MAX_OPENINGS = 5
+_MAX_PROFILED = 10  # runs
+_MIN_ROUNDS = 5  # for meaningful quartiles
 
 
 @dataclass(frozen=True)
 class FoldBench:
-    """The cost of folding the runtime constants of a bundle or of a split model: seconds of wall
-    time, bytes of the folded tensors, and after how many runs folding has paid, or None if it never
-    does.
+    """The cost of folding the runtime constants of a bundle or a split model.
+
+    Attributes:
+        seconds: Wall time of folding.
+        nbytes: Bytes of the folded tensors.
+        break_even_runs: Number of runs after which folding has saved time; None if it never does.
+        placements: The backends of the components.
     """
 
     seconds: float
@@ -77,15 +82,22 @@ class ModelBench:
     """The figures of one model.
 
     Attributes:
-        ops: Nodes that onnxruntime runs in the end, by op; of a bundle, those of entry.
-        runs: Wall time of a run in seconds, by the number of threads (0: all).
-        cpu: The same in CPU time of all threads, which other processes disturb less.
-        speedup: By threads: how many times as fast as the first model, median of neighbouring runs;
-            by CPU time where one thread runs on the CPU provider, else by wall time.
-        quartiles: By threads: the first and third quartile of the speedups of neighbouring runs.
-        max_difference: Largest absolute difference of its outputs; infinity if not comparable.
-        profile: Where the time of a run goes, with the first number of threads.
-        within: Whether its outputs are within the tolerance; None if none was given.
+        model: The path of the model or bundle.
+        ops: Number of nodes after onnxruntime's optimizations, by op; of entry for a bundle.
+        opening: The time and memory for creating a session.
+        runs: Seconds of wall time of a run, by number of threads (0: all).
+        cpu: Seconds of CPU time of all threads, by number of threads. Other processes disturb CPU
+            time less than wall time.
+        speedup: Speed relative to the first model, by number of threads: the median of neighbouring
+            runs. It follows from CPU time with one thread on the CPU provider, otherwise from wall
+            time.
+        quartiles: First and third quartile of the speedups of neighbouring runs, by number of
+            threads.
+        max_difference: Largest absolute difference of the outputs; infinity if they cannot be
+            compared.
+        profile: Time by op in a run with the first number of threads.
+        within: Whether the outputs are within the tolerance; None without a tolerance.
+        folding: The cost of folding; None for a model that is not split.
     """
 
     model: str
@@ -109,13 +121,20 @@ class ModelBench:
 
     @property
     def fused(self) -> dict[str, int]:
-        """The number of these nodes with ops of other domains: fused ones."""
+        """The number of nodes with onnxruntime's fused ops, which are in other domains, by op."""
         return {op: n for op, n in self.ops.items() if "::" in op and not op.startswith("ai.onnx")}
 
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Printable):
-    """The figures of several models on the same inputs, compared with those of the first one."""
+    """The figures of several models on the same inputs, compared with the first model.
+
+    Attributes:
+        models: The figures of each model.
+        sizes: Sizes of dynamic dimensions, by name.
+        rounds: Number of interleaved runs of each model.
+        providers: The execution providers.
+    """
 
     models: list[ModelBench]
     sizes: dict[str, int]
@@ -124,8 +143,10 @@ class Benchmark(Printable):
 
     def is_told_apart(self, model: ModelBench, threads: int) -> bool:
         """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
-        figures = model.speedup[threads], model.quartiles[threads]
-        return self.rounds >= _LEAST_ROUNDS and exceeds_spread(*figures)
+        has_enough_rounds = self.rounds >= _MIN_ROUNDS
+        return has_enough_rounds and exceeds_spread(
+            model.speedup[threads], model.quartiles[threads]
+        )
 
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""
@@ -153,11 +174,29 @@ def bench_models(
     specialize: bool = False,
     splitting: SplitArguments | None = None,
 ) -> Benchmark:
-    """Measure a model, and models and bundles that take its inputs, in turns; return their figures.
+    """Measure a model, and models and bundles with the same inputs, in turns.
 
-    The arguments are the options of `onnxfold bench`, and ``splitting``: arguments of `split` for
-    one model, which is measured as it is, and split. Outputs are judged if a tolerance is given. An
-    OnnxFoldError says that an argument does not fit, or that a model is invalid or does not run.
+    Args:
+        models: Paths of models and bundles. The others are compared with the first one.
+        feeds: Inputs to use instead of random ones, see `onnxfold.compare`.
+        dims: Sizes of dynamic dimensions, by name.
+        rtol: Relative tolerance of the outputs; None without a tolerance.
+        atol: Absolute tolerance of the outputs; None without a tolerance.
+        ulp: Tolerance of the outputs in units in the last place; None without a tolerance.
+        threads: Numbers of threads to measure; 0 for all.
+        providers: Execution providers of onnxruntime; the CPU provider by default.
+        custom_ops: Shared libraries with custom ops of the models.
+        rounds: Number of interleaved runs.
+        seed: Seed of random inputs.
+        backend: The backend of bundles, see `onnxfold.Session`.
+        specialize: Whether bundles are specialized, see `onnxfold.Session`.
+        splitting: Arguments of `split` for a single model, which is measured with and without them.
+
+    Returns:
+        The figures of all models.
+
+    Raises:
+        OnnxFoldError: An argument is invalid, or a model is invalid or does not run.
     """
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
@@ -170,60 +209,80 @@ def bench_models(
         count: [each.open(session_options(threads=count), chosen) for each in benched]
         for count in dict.fromkeys(threads)
     }
+    first_sessions = sessions[threads[0]]
     with about(first):
-        fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, sessions[threads[0]][0])
-    is_judged = any(value is not None for value in (rtol, atol, ulp))
+        fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, first_sessions[0])
+    has_tolerance = any(value is not None for value in (rtol, atol, ulp))
     tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
     runs = {count: [_run_of(s, fed) for s in of_count] for count, of_count in sessions.items()}
     outputs = []
-    for each, session, run in zip(benched, sessions[threads[0]], runs[threads[0]], strict=True):
+    for each, session, run in zip(benched, first_sessions, runs[threads[0]], strict=True):
         with about(each.path):
             outputs.append(_outputs(session, run, fed))
-    took = {count: interleaved(each, rounds) for count, each in runs.items()}
-    openings = opening(benched, chosen, min(rounds, _MOST_OPENINGS))
-    found = []
+    times = {count: interleaved(of_count, rounds) for count, of_count in runs.items()}
+    openings = opening(benched, chosen, min(rounds, _MAX_OPENINGS))
+    figures = []
     for k, each in enumerate(benched):
         results = [
             result
-            for name, want in outputs[0].items()
-            for result in compare_values(want, outputs[k].get(name), tolerance)
+            for name, expected in outputs[0].items()
+            for result in compare_values(expected, outputs[k].get(name), tolerance)
         ]
-        kinds = {n: "cpu" if _uses_cpu_time(n, chosen) else "wall" for n in took}
-        seconds = {n: [[getattr(t, kinds[n]) for t in took[n][j]] for j in (0, k)] for n in took}
-        pairs = {n: list(zip(*both, strict=True)) for n, both in seconds.items()}
-        speedups = {n: [a / b for a, b in pairs[n]] for n in pairs}
+        pairs = {}
+        for count, of_count in times.items():
+            seconds = [_seconds(of_count[index], count, chosen) for index in (0, k)]
+            pairs[count] = list(zip(*seconds, strict=True))
+        speedups = {count: [a / b for a, b in of_count] for count, of_count in pairs.items()}
         saved = statistics.median(a - b for a, b in pairs[threads[0]])
-        found.append(
+        figures.append(
             ModelBench(
                 model=f"{each.path} split" if splitting and k else each.path,
                 ops=optimized_ops(each, chosen),
                 opening=openings[k],
-                runs={n: spread(each.wall for each in took[n][k]) for n in took},
-                cpu={n: spread(each.cpu for each in took[n][k]) for n in took},
-                speedup={n: statistics.median(speedups[n]) for n in took},
-                quartiles={n: quartiles(speedups[n]) for n in took},
-                max_difference=max((r.error for r in results), default=0.0),
+                runs={n: spread(t.wall for t in of_count[k]) for n, of_count in times.items()},
+                cpu={n: spread(t.cpu for t in of_count[k]) for n, of_count in times.items()},
+                speedup={n: statistics.median(speedups[n]) for n in times},
+                quartiles={n: quartiles(speedups[n]) for n in times},
+                max_difference=max((result.error for result in results), default=0.0),
                 profile=_profile(each, chosen, threads[0], fed, rounds),
-                within=all(result.within for result in results) if is_judged else None,
-                folding=_folding(sessions[threads[0]][k], saved),
+                within=all(result.within for result in results) if has_tolerance else None,
+                folding=_folding(first_sessions[k], saved),
             )
         )
-    return Benchmark(found, sizes, rounds, chosen)
+    return Benchmark(figures, sizes, rounds, chosen)
 
 
 def timed_runs(
-    first: PathLike, sessions: Sequence[Any], threads: int, dims: Mapping[str, int], **how: Any
+    first: PathLike,
+    sessions: Sequence[Any],
+    threads: int,
+    dims: Mapping[str, int],
+    **measuring: Any,
 ) -> tuple[list[list[float]], dict[str, int]]:
-    """Run sessions of the CPU provider on the same random inputs of the first one's model; return
-    the seconds of each round by session, and the sizes of dynamic dimensions. ``how`` has further
-    arguments of `interleaved`.
+    """Measure sessions of the CPU provider on the same random inputs.
+
+    Args:
+        first: The model of the first session, for which inputs are generated.
+        sessions: The sessions.
+        threads: The number of threads of the sessions.
+        dims: Sizes of dynamic dimensions, by name.
+        measuring: Further arguments of `interleaved`.
+
+    Returns:
+        The seconds of each round, by session, and the sizes of all dynamic dimensions.
     """
     path = os.fspath(first)
     with about(path):
         fed, sizes = _feeds(Subject(path, path), None, dims, 0, sessions[0])
-    kind = "cpu" if _uses_cpu_time(threads, CPU) else "wall"
-    took = interleaved([_run_of(session, fed) for session in sessions], **how)
-    return [[getattr(taken, kind) for taken in each] for each in took], sizes
+    times = interleaved([_run_of(session, fed) for session in sessions], **measuring)
+    return [_seconds(of_session, threads, CPU) for of_session in times], sizes
+
+
+def _seconds(times: Sequence[RunTime], threads: int, providers: Sequence[str]) -> list[float]:
+    """Return the CPU or wall time of runs, whichever determines speeds."""
+    if _uses_cpu_time(threads, providers):
+        return [time.cpu for time in times]
+    return [time.wall for time in times]
 
 
 def _uses_cpu_time(threads: int, providers: Sequence[str]) -> bool:
@@ -236,38 +295,38 @@ def _benched(
     splitting: SplitArguments | None,
     custom_ops: tuple[str, ...],
 ) -> list[Benched]:
-    """Return models as they are, bundles, and, with arguments, one model that is split."""
+    """Return the models and bundles, and a split model if there are arguments for splitting."""
     paths = [os.fspath(model) for model in models]
     found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
-    for each in found:  # before measuring
+    for each in found:  # report missing files before the first measurement
         if each.arguments is not None:
             open_bundle(each.path)
         elif not os.path.exists(each.path):
             raise MissingFileError(file=each.path)
     if found[0].arguments is not None:
-        reason = "give the model that the bundle was made of before it, to compare with"
+        reason = "a bundle cannot be first; give the model that the bundle was made of before it"
         raise UsageError(reason, file=paths[0])
     if splitting:
         if len(found) > 1:
-            raise UsageError("runtime constants are those of one model, which is then split")
+            raise UsageError("give only one model with runtime constants, which is then split")
         found.append(Benched(paths[0], {**of_sessions, **splitting}, custom_ops))
     return found
 
 
 def _folding(session: Any, saved: float) -> FoldBench | None:
-    """Return what folding costs for a session that has run, if it saves so many seconds a run."""
+    """Return the cost of folding of a session that has run; ``saved`` are seconds per run."""
     if not isinstance(session, Session):
         return None
     seconds = session.fold_statistics().seconds
     nbytes = session.cache_statistics().bytes
-    even = int(seconds / saved) + 1 if saved > 0 else None
-    return FoldBench(seconds, nbytes, even, session.placements())
+    break_even_runs = int(seconds / saved) + 1 if saved > 0 else None
+    return FoldBench(seconds, nbytes, break_even_runs, session.placements())
 
 
 def _feeds(
     first: Subject, given: GivenFeeds | None, dims: Mapping[str, int], seed: int, session: Any
 ) -> tuple[Feeds, dict[str, int]]:
-    """Return the inputs by name, and the sizes of dynamic dimensions where they were made up."""
+    """Return the inputs by name, and the sizes of dynamic dimensions of random inputs."""
     names = symbols_of(first.inputs)
     check_names(dims, first.inputs)
     if given is not None:
@@ -285,15 +344,15 @@ def _feeds(
 
 
 def _run_of(session: Any, fed: Feeds) -> Runner:
-    """Run a session on the feeds that it has inputs for, converted once."""
+    """Return a function that runs a session on its feeds, which are converted once if possible."""
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
-    mine = {name: feed for name, feed in fed.items() if name in names}
+    own = {name: feed for name, feed in fed.items() if name in names}
     outputs = [output.name for output in session.get_outputs()]
-    is_plain = all(output.type.startswith("tensor(") for output in session.get_outputs())
-    is_fed = all(isinstance(feed, np.ndarray) and feed.dtype.kind != "O" for feed in mine.values())
-    if not (is_plain and is_fed):
-        return lambda: dict(zip(outputs, session.run(outputs, mine), strict=True))
-    values = {name: ort_value(feed) for name, feed in mine.items()}
+    are_tensors = all(output.type.startswith("tensor(") for output in session.get_outputs())
+    are_numbers = all(isinstance(f, np.ndarray) and f.dtype.kind != "O" for f in own.values())
+    if not (are_tensors and are_numbers):
+        return lambda: dict(zip(outputs, session.run(outputs, own), strict=True))
+    values = {name: ort_value(feed) for name, feed in own.items()}
     return lambda: dict(zip(outputs, session.run_with_ort_values(outputs, values), strict=True))
 
 
@@ -305,20 +364,22 @@ def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
     try:
         found = run()
     except Exception as error:
-        reason = f"it does not run on these inputs ({message_of(error)})"
-        more = f"give inputs with {option('feeds')}, or sizes of dimensions with {option('dims')}"
-        raise UsageError(f"{reason}; {more}") from error
+        reason = f"the model does not run on these inputs: {message_of(error)}"
+        remedy = f"give inputs with {option('feeds')}, or sizes of dimensions with {option('dims')}"
+        raise UsageError(f"{reason}; {remedy}") from error
     return {name: array_of(out) if hasattr(out, "numpy") else out for name, out in found.items()}
 
 
 def _profile(
     benched: Benched, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
 ) -> list[OpTime]:
-    """Return the ops of runs, those with the most time first: medians of up to so many runs. One
-    run before them is not counted.
+    """Return the calls and the time of ops, the slowest first.
+
+    They are medians of up to ``rounds`` runs, after a run that is not counted.
     """
+    rounds = min(rounds, _MAX_PROFILED)
     with files.scratch_folder("bench") as folder:
-        options, rounds = session_options(threads=threads), min(rounds, _MOST_PROFILED)
+        options = session_options(threads=threads)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = benched.open(options, providers)
@@ -328,15 +389,15 @@ def _profile(
         with open(session.end_profiling(), encoding="utf-8") as file:
             events = json.load(file)
     ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "model_run")
-    found: dict[str, list[list[float]]] = {}
+    seconds: dict[str, list[list[float]]] = {}  # of the calls in each run, by op
     for event in events:
         if event["name"].endswith("_kernel_time"):
-            turn = bisect.bisect(ends, event["ts"]) - 1
-            if 0 <= turn < rounds:
-                of_runs = found.setdefault(event["args"]["op_name"], [[] for _ in range(rounds)])
-                of_runs[turn].append(event["dur"] * 1e-6)
+            run_index = bisect.bisect(ends, event["ts"]) - 1
+            if 0 <= run_index < rounds:
+                of_runs = seconds.setdefault(event["args"]["op_name"], [[] for _ in range(rounds)])
+                of_runs[run_index].append(event["dur"] * 1e-6)
     times = [
         OpTime(op, statistics.median(map(len, of_runs)), statistics.median(map(sum, of_runs)))
-        for op, of_runs in found.items()
+        for op, of_runs in seconds.items()
     ]
     return sorted(times, key=lambda each: -each.seconds)

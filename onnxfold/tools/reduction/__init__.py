@@ -1,4 +1,4 @@
-"""Reducing a model that shows a failure."""
+"""Reduce a model that shows a failure."""
 
 from onnxfold.tools.reduction.reduce_model import Reduction, reduce
 

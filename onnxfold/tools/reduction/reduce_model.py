@@ -1,4 +1,4 @@
-"""Find out how a model fails, and write a smaller model that fails in the same way."""
+"""Find the failure of a model, and write a smaller model with the same failure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from onnxfold.tools.reduction.shrinking import shrink
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_GRACE = 0.2  # seconds to end a process: what it writes is of no use
-# Options that name what a smaller model may no longer have; the model has the sizes already.
+_GRACE = 0.2  # seconds that a process has to end; its files are not needed
+# Options that name inputs and dimensions, which a smaller model may not have. They are applied
+# before the reduction.
 _APPLIED = ("dims", "input_shapes", "keep_dims", "feeds", "check", "check_dims")
 
 
@@ -43,11 +44,12 @@ class Reduction(Printable):
     """A smaller model that shows a failure.
 
     Attributes:
-        failure: What fails, in the original and in the smaller model.
+        failure: The failure of the original and the smaller model.
         before: Numbers of nodes, inputs and bytes of weights of the original.
-        after: Those of the smaller model.
-        runs: Candidates that were tried.
-        feeds: The path of the inputs (.npz) with which it fails; None if it fails on random ones.
+        after: Numbers of nodes, inputs and bytes of weights of the smaller model.
+        runs: Number of candidates that were tried.
+        feeds: The path of inputs (.npz) on which the smaller model fails; None if it fails on
+            random inputs.
     """
 
     failure: str
@@ -65,9 +67,10 @@ class Reduction(Printable):
 
 
 class _Failure(NamedTuple):
-    """What fails: ``key`` is the same for the same failure of other models, ``text`` is not."""
+    """A failure of a model."""
 
     key: str
+    """Identifies the failure: the text without names and numbers, which depend on the model."""
     text: str
 
 
@@ -81,30 +84,33 @@ def reduce(
     progress: Progress | None = None,
     **options: Unpack[CheckedOptionArguments],
 ) -> Reduction:
-    """Write a smaller model that shows the same failure, for a report of it.
+    """Write a smaller model that shows the same failure, for a bug report.
 
-    Without a command, the failure is what running the model in a default session of onnxruntime,
-    optimizing it, and comparing the result with it give: an error, a difference beyond the
-    tolerance, a crash, or a timeout. Each candidate runs in another process. The model is held in
-    memory.
+    Without a command, the model runs in a default session of onnxruntime, is optimized, and is
+    compared with the result. The failure is an error, a difference outside of the tolerance, a
+    crash or a timeout. Each candidate runs in another process. The model is held in memory.
 
     Args:
         source: The path of the model.
-        destination: Where the smaller model goes, whenever there is a smaller one. If it fails with
-            certain inputs only, they go to a file of this name with ``.npz`` appended.
-        command: A program and its arguments, which fails by its exit code; ``{}`` is replaced by
-            the path of the candidate, which is the last argument if there is no ``{}``.
-        timeout: Seconds of wall time after which a run counts as one that does not end.
-        progress: Called with a stage, the nodes removed and the nodes of the original.
-        options: Those of the optimization and its check, see
-            `onnxfold.api.options.CheckedOptionArguments`; ``rules`` as paths.
+        destination: The path of the smaller model. It is replaced whenever a smaller model is
+            found. If the model fails on certain inputs only, these are written to a file of this
+            name with ``.npz`` appended.
+        command: A program and its arguments, which shows the failure by its exit code. ``{}`` is
+            replaced by the path of the candidate. Without ``{}``, the path is the last argument.
+        timeout: Seconds of wall time after which a run counts as a timeout.
+        progress: Called with a stage, the number of removed nodes and the nodes of the original.
+        options: Options of the optimization and its check, see
+            `onnxfold.api.options.CheckedOptionArguments`. ``rules`` must be paths.
+
+    Returns:
+        The failure and the sizes of both models.
 
     Raises:
-        UsageError: The model does not fail, or an argument does not fit.
+        UsageError: The model does not fail, or an argument is invalid.
         ModelError: The model cannot be read.
     """
     fold = options_of(options)
-    fold.rule_sets()  # their errors are no failures
+    fold.rule_sets()  # raise the errors of rules here, because they are no failures of the model
     target = real_target(os.fsdecode(os.fspath(destination)))
     if os.path.realpath(source) == target:
         raise UsageError("the smaller model would replace the model", file=source)
@@ -117,7 +123,7 @@ def reduce(
         model = subject.model
         with contextlib.suppress(Exception):  # which may be the failure to reduce
             model = optimize(model, passes=["value-info"])
-        model.meta[storage.EXTERNAL_KEY] = False  # little is left of the weights
+        model.meta[storage.EXTERNAL_KEY] = False  # the remaining weights are small
         own = {name: value for name, value in options.items() if name not in _APPLIED}
         runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
         for feeds in _feeds_of(subject, fold, runs):
@@ -125,20 +131,20 @@ def reduce(
             if failure is not None:
                 break
         else:
-            what = "the command ends with exit code 0" if command else "it runs and optimizes"
-            raise UsageError(f"the model shows no failure: {what}")
+            state = "the command ends with exit code 0" if command else "it runs and optimizes"
+            raise UsageError(f"the model shows no failure: {state}")
         key, reason = failure
         if key.startswith("UsageError "):
             raise UsageError(reason)
         storage.save(model, destination)
 
-        def fails(candidate: ir.Model, fed: Feeds | None) -> bool:
-            made, found = runs.all(candidate, fed)
-            is_valid = bool(made or not outputs or not command)
+        def fails(candidate: ir.Model, candidate_feeds: Feeds | None) -> bool:
+            results, found = runs.all(candidate, candidate_feeds)
+            is_valid = bool(results or not outputs or not command)
             if not is_valid or found is None or found.key != key:
                 return False
             for output in candidate.graph.outputs:
-                array = made.get(output.name or "")
+                array = results.get(output.name or "")
                 if output.type is None and isinstance(array, np.ndarray):
                     output.dtype = ir.tensor(array).dtype
             storage.save(candidate, destination, fsync=False)
@@ -147,11 +153,11 @@ def reduce(
                 progress("reduce", removed, len(model.graph))
             return True
 
-        small, fed = shrink(model, feeds, fails, lambda *part: runs.node_by_node(*part)[0])
+        small, feeds = shrink(model, feeds, fails, lambda *part: runs.node_by_node(*part)[0])
         path = None
-        if fed and not command and not fails(small, None):
+        if feeds and not command and not fails(small, None):
             path = f"{os.fspath(destination)}.npz"
-            arrays: Any = {n: a for n, a in fed.items() if isinstance(a, np.ndarray)}
+            arrays: Any = {n: a for n, a in feeds.items() if isinstance(a, np.ndarray)}
             texts = {n: a.astype(str) for n, a in arrays.items() if a.dtype.hasobject}
             np.savez(path, **arrays | texts)
     return Reduction(reason, _size(model), _size(small), runs.count, path)
@@ -159,74 +165,91 @@ def reduce(
 
 @dataclass
 class _Runs:
-    """Runs models in another process."""
+    """Run models in another process."""
 
     path: str
-    """Where a model is written."""
+    """The file to which a model is written."""
     command: list[str]
-    """The command to run on it; empty to optimize it."""
+    """The command that runs on the file; empty to optimize the model."""
     timeout: float
     options: dict[str, Any]
     count: int = 0
-    """Runs so far."""
+    """Number of candidates so far."""
 
     def all(self, model: ir.Model, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
-        """Return the outputs of a model, node by node, and what fails with these inputs, or random
-        ones.
+        """Run a model node by node, and run the command on it or optimize it.
+
+        Args:
+            model: The model.
+            feeds: Its feeds; None for random feeds.
+
+        Returns:
+            The outputs, and the failure or None.
         """
         self.count += 1
-        outputs, found = self.node_by_node(model, feeds, optimizes=not self.command)
+        outputs, failure = self.node_by_node(model, feeds, optimizes=not self.command)
         if not self.command:
-            return outputs, found
+            return outputs, failure
         words = [word.replace("{}", self.path) for word in self.command]
-        words += [self.path] if words == self.command else []
+        if words == self.command:
+            words.append(self.path)
         try:
-            if code := isolated.run_command(words, seconds=self.timeout).returncode:
+            code = isolated.run_command(words, seconds=self.timeout).returncode
+            if code:
                 raise isolated.Failure("", "ended", code=code)
-        except isolated.Failure as failure:
-            return outputs, self._ended("the command", failure)
+        except isolated.Failure as error:
+            return outputs, self._ended("the command", error)
         return outputs, None
 
     def node_by_node(
         self, model: ir.Model, feeds: Feeds | None, optimizes: bool = False
     ) -> tuple[Feeds, _Failure | None]:
-        """Return the outputs of a model, and what fails; see `attempt`."""
-        given = self.path, feeds, self.options, optimizes, spellings()
+        """Return the outputs of a model, and the failure or None; see `attempt`."""
+        request = self.path, feeds, self.options, optimizes, spellings()
         try:
             storage.save(model, self.path, fsync=False)
-            arrays = [np.frombuffer(pickle.dumps(given), np.uint8)]
-            isolated.run(f"{__name__}:start", keep=True)  # its time does not count
-            function = f"{__name__}:attempt"
-            seconds = self.timeout
-            _, made = isolated.run(function, None, arrays, seconds=seconds, keep=True, grace=_GRACE)
+            arrays = [np.frombuffer(pickle.dumps(request), np.uint8)]
+            isolated.run(f"{__name__}:start", keep=True)  # not limited by the timeout
+            _, answer = isolated.run(
+                f"{__name__}:attempt",
+                None,
+                arrays,
+                seconds=self.timeout,
+                keep=True,
+                grace=_GRACE,
+            )
         except OnnxFoldError as error:
             return {}, _Failure("not written", str(error))
         except isolated.Failure as failure:
             return {}, self._ended("the process", failure)
-        outputs, kind, text = pickle.loads(made[0].tobytes())
+        outputs, kind, text = pickle.loads(answer[0].tobytes())
+        if not kind:
+            return outputs, None
         key = "" if kind == "CheckFailedError" else re.sub(r"'[^']*'|\d+", "", text)
-        return outputs, _Failure(f"{kind} {key}", text) if kind else None
+        return outputs, _Failure(f"{kind} {key}", text)
 
     def _ended(self, subject: str, failure: isolated.Failure) -> _Failure:
-        code = failure.code
-        how = f"ends with signal {-code}" if code < 0 else f"ends with exit code {code}"
         if failure.kind == "late":
-            how = f"takes longer than {self.timeout:g} s"
+            end = f"takes longer than {self.timeout:g} s"
         elif failure.kind != "ended":
             raise UsageError(f"{subject} cannot be run: {failure}") from failure
-        return _Failure(how, f"{subject} {how}")
+        elif failure.code < 0:
+            end = f"ends with signal {-failure.code}"
+        else:
+            end = f"ends with exit code {failure.code}"
+        return _Failure(end, f"{subject} {end}")
 
 
 def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
-    """Yield inputs: those given, or random ones, on which the model runs if there are any."""
+    """Yield the given feeds or random ones, if possible such that the model runs on them."""
     if fold.feeds is not None:
         yield from given_feeds(fold.feeds, subject.inputs, subject.overridable).values()
         return
 
     def run(feeds: Feeds) -> None:
-        _, found = runs.node_by_node(subject.model, feeds)
-        if found is not None and found.key.startswith("CannotRun "):
-            raise CannotRun(found.text)  # others would fail with other inputs, too
+        _, failure = runs.node_by_node(subject.model, feeds)
+        if failure is not None and failure.key.startswith("CannotRun "):
+            raise CannotRun(failure.text)  # other failures do not depend on the inputs
 
     trials = Trials(subject.model, subject.inputs, fold.check_dims)
     for seed in range(max(1, fold.seeds)):
@@ -238,37 +261,41 @@ def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
 
 
 def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Import what a run imports later."""
+    """Import the modules that a run needs."""
     for module in ("onnxruntime", "onnxfold.passes.simplify"):
         importlib.import_module(module)
     return None, []
 
 
 def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Run a model node by node, and then in a default session; optimize it, and compare.
+    """Run a model node by node and in a default session, optimize it, and compare the results.
 
-    The array is what `_Runs.node_by_node` pickles. Return the pickled outputs, and the class and
-    message of the error, or "".
+    Args:
+        request: Not used.
+        arrays: The pickled arguments of `_Runs.node_by_node`, as an array of bytes.
+
+    Returns:
+        The pickled outputs, and the class and message of the error or "".
     """
-    path, feeds, options, optimizes, words = pickle.loads(arrays[0].tobytes())
+    path, feeds, options, optimizes, option_spellings = pickle.loads(arrays[0].tobytes())
     target = f"{tempfile.gettempdir()}/optimized.onnx"
     libraries = options.get("custom_ops", ())
     outputs = {}
     kind = ""
     text = ""
     try:
-        with spelled(words):
+        with spelled(option_spellings):
             if feeds is not None:
                 outputs = open_runner(path, None, libraries, fallback=False)[1](feeds)
             if feeds is not None and optimizes:
                 open_runner(path, None, libraries, fallback=False, node_by_node=False)[1](feeds)
             if optimizes:
                 optimize_file(path, target, check=1, feeds=feeds, fsync=False, **options)
-    except Exception as error:  # any may be the failure to reduce
+    except Exception as error:  # any exception may be the failure to reduce
         kind = type(error).__name__
         text = str(error).replace(f"{path}: ", "")
-    made = outputs, kind, text.removesuffix("; nothing was written")
-    return None, [np.frombuffer(pickle.dumps(made), np.uint8)]
+    answer = outputs, kind, text.removesuffix("; nothing was written")
+    return None, [np.frombuffer(pickle.dumps(answer), np.uint8)]
 
 
 def _size(model: ir.Model) -> dict[str, int]:

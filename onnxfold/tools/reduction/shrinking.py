@@ -1,4 +1,4 @@
-"""Remove what a model does not need to show a failure: nodes, inputs, outputs and weights."""
+"""Remove nodes, inputs, outputs and weights that a model does not need to show a failure."""
 
 from __future__ import annotations
 
@@ -30,41 +30,48 @@ Candidate = tuple[ir.Model, Feeds]
 Fails = Callable[[ir.Model, Feeds], bool]
 """Returns whether a candidate shows the failure."""
 Values = Callable[[ir.Model, Feeds], Feeds]
-"""Runs a model; returns its outputs by name, those it can compute."""
+"""Runs a model and returns the outputs that can be computed, by name."""
 
-_LARGE = 1024  # bytes of a weight that is worth an input
+_LARGE = 1024  # bytes of a weight that becomes an input
 
 
 def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candidate:
-    """Return the smallest model found that still fails, with its feeds, which may be empty.
+    """Return the smallest failing model that was found, with its feeds.
 
-    Functions are inlined and branches replace their If first, so that their nodes can be removed.
-    Then parts of the main graph are removed, each half as long as those before it. What the rest
-    reads of a part becomes an input, or a weight if it is constant, with the value that it has in
-    the run. The remaining nodes, outputs, subgraphs and weights are tried one by one.
+    First, functions are inlined and branches replace their If, so that their nodes can be removed.
+    Then slices of the main graph are removed, each half as long as those before. A result that the
+    remaining nodes read becomes an input, or a weight if it is constant, with its value in the run.
+    Finally, single nodes, outputs, subgraphs and weights are removed.
+
+    Args:
+        model: The failing model.
+        feeds: Its feeds, which may be empty.
+        fails: Returns whether a candidate shows the failure.
+        values: Runs a model to compute removed results.
     """
 
-    def first_of(candidates: Iterable[Candidate]) -> Candidate | None:
-        found = (_without_unread(*candidate) for candidate in candidates)
-        return next((candidate for candidate in found if fails(*candidate)), None)
+    def first_failing(candidates: Iterable[Candidate]) -> Candidate | None:
+        swept = (_without_unused(*candidate) for candidate in candidates)
+        return next((candidate for candidate in swept if fails(*candidate)), None)
 
-    while found := first_of(_inlined(model, feeds)):
-        model, feeds = found
+    while smaller := first_failing(_inlined(model, feeds)):
+        model, feeds = smaller
     size = len(model.graph)
     while size > 1:
         size = -(-size // 2)
         for start in reversed(range(0, len(model.graph), size)):
-            rest = _without(model, feeds, slice(start, start + size), values)
-            model, feeds = first_of(rest) or (model, feeds)
+            candidates = _without_nodes(model, feeds, slice(start, start + size), values)
+            model, feeds = first_failing(candidates) or (model, feeds)
         size = min(size, len(model.graph))
-    while found := first_of(_smaller(model, feeds, values)):
-        model, feeds = found
+    while smaller := first_failing(_smaller(model, feeds, values)):
+        model, feeds = smaller
     return model, feeds
 
 
 def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
-    """Yield models with the nodes of functions instead of their calls, and with those of a branch
-    instead of an If of the main graph.
+    """Yield the model with functions inlined, then with a branch instead of each If.
+
+    Only an If of the main graph is replaced.
     """
     changed = storage.opened(model)
     if InlineFunctions()(changed).modified:
@@ -80,23 +87,25 @@ def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
 
 
 def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidate]:
-    """Yield models with one output, a node less, a copy instead of a node, and inputs instead of
-    large weights.
+    """Yield smaller models.
+
+    They have one output, a node less, an Identity instead of a node, or an input instead of a large
+    weight.
     """
     for output in model.graph.outputs if len(model.graph.outputs) > 1 else ():
         yield _with_outputs(model, [output]), feeds
     for k in reversed(range(len(model.graph))):
-        yield from _without(model, feeds, slice(k, k + 1), values)
-    for place, graph in enumerate(all_graphs(model)):
+        yield from _without_nodes(model, feeds, slice(k, k + 1), values)
+    for graph_index, graph in enumerate(all_graphs(model)):
         for k, node in reversed([*enumerate(graph)]):
             if is_unused(node):
                 changed = storage.opened(model)
-                remove_nodes([all_graphs(changed)[place][k]])
+                remove_nodes([all_graphs(changed)[graph_index][k]])
                 yield changed, feeds
             elif node.op_type != "Identity" and not any(map(is_used, node.outputs[1:])):
                 for index in {v: i for i, v in enumerate(node.inputs) if v is not None}.values():
                     changed = storage.opened(model)
-                    old = all_graphs(changed)[place][k]
+                    old = all_graphs(changed)[graph_index][k]
                     copy = ir.node("Identity", [old.inputs[index]], num_outputs=1)
                     old.prepend(copy)
                     take_over(old.outputs[0], copy.outputs[0])
@@ -108,50 +117,50 @@ def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidat
             changed = storage.opened(model)
             array = tensor.numpy()
             if array.dtype.hasobject:
-                array = np.array([text.decode() for text in array.flat], object).reshape(
-                    array.shape
-                )
+                texts = np.array([text.decode() for text in array.flat], object)
+                array = texts.reshape(array.shape)
             make_input(changed.graph.initializers[name])
             yield changed, {**feeds, name: array}
 
 
-def _without(model: ir.Model, feeds: Feeds, chosen: slice, values: Values) -> Iterator[Candidate]:
-    """Yield the model without some nodes of the main graph, if the values that others read of them
-    are known: ``values`` runs the nodes that are left out.
+def _without_nodes(
+    model: ir.Model, feeds: Feeds, nodes: slice, values: Values
+) -> Iterator[Candidate]:
+    """Yield the model without some nodes of the main graph, or nothing if this is not possible.
 
-    Its outputs are those of the model that remain, and the results of nodes that no node reads.
+    ``values`` runs the removed nodes to compute the results that other nodes read. The outputs are
+    the remaining outputs of the model, and the results of nodes that have become unused.
     """
     changed = storage.opened(model)
-    given = {**feeds}
-    known = {}
+    new_feeds = {**feeds}
+    computed = {}
     graph = changed.graph
     constness = ModelFacts(changed, runtime_constants=()).constness
-    removed = [*graph][chosen]
-    inside = set(nodes_within(removed))
-    graph.outputs[:] = [v for v in graph.outputs if v.producer() not in {None, *inside}]
-    made = [value for node in removed for value in node.outputs]
-    lost = [v for v in made if any(use.node not in inside for use in v.uses())]
-    if lost:  # only the nodes that they need run
-        known = values(*_without_unread(_with_outputs(model, lost), feeds))
-    for value in lost:
+    removed = [*graph][nodes]
+    removed_or_inside = set(nodes_within(removed))
+    graph.outputs[:] = [v for v in graph.outputs if v.producer() not in {None, *removed_or_inside}]
+    results = [value for node in removed for value in node.outputs]
+    missing = [v for v in results if any(use.node not in removed_or_inside for use in v.uses())]
+    if missing:  # run only the nodes that these values depend on
+        computed = values(*_without_unused(_with_outputs(model, missing), feeds))
+    for value in missing:
         name = value.name or ""
-        array = known.get(value.name or "")
+        array = computed.get(name)
         if not isinstance(array, np.ndarray):
             return
         is_variable = constness.of(value) is Constness.VARIABLE
-        new = add_initializer(
-            graph, ir.serde.deserialize_tensor(numpy_helper.from_array(array, name))
-        )
-        take_over(value, new, declared=True)
+        tensor = ir.serde.deserialize_tensor(numpy_helper.from_array(array, name))
+        initializer = add_initializer(graph, tensor)
+        take_over(value, initializer, declared=True)
         if is_variable:
-            given[name] = array
-            make_input(new)
+            new_feeds[name] = array
+            make_input(initializer)
     remove_nodes(removed)
     for node in graph:
         if is_unused(node):
             graph.outputs.extend([value for value in node.outputs if value.name][:1])
     if graph.outputs:
-        yield changed, given
+        yield changed, new_feeds
 
 
 def _with_outputs(model: ir.Model, outputs: Iterable[ir.Value]) -> ir.Model:
@@ -162,8 +171,8 @@ def _with_outputs(model: ir.Model, outputs: Iterable[ir.Value]) -> ir.Model:
     return changed
 
 
-def _without_unread(model: ir.Model, feeds: Feeds) -> Candidate:
-    """Remove from a model what no output needs; return it with the feeds that it reads."""
+def _without_unused(model: ir.Model, feeds: Feeds) -> Candidate:
+    """Remove dead code, unused inputs and weights from a model, and feeds that it does not read."""
     graph = model.graph
     remove_unused(graph)
     graph.inputs[:] = [value for value in graph.inputs if is_used(value)]
@@ -171,5 +180,5 @@ def _without_unread(model: ir.Model, feeds: Feeds) -> Candidate:
         if not is_used(value):
             del graph.initializers[name]
     common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-    read = {value.name for value in graph.inputs}
-    return model, {name: array for name, array in feeds.items() if name in read}
+    inputs = {value.name for value in graph.inputs}
+    return model, {name: array for name, array in feeds.items() if name in inputs}

@@ -128,7 +128,7 @@ def test_mistakes(gelu, tmp_path):
     with pytest.raises(ModelError, match=r"u.onnx: onnxruntime cannot load the model"):
         opening([Benched(str(unknown))], CPU, 1)
     fixed = "g (float[2] x, int64[1] s) => (float[3] y) { y = Reshape(x, s) }"
-    with pytest.raises(UsageError, match=r"does not run on these inputs .* with feeds"):
+    with pytest.raises(UsageError, match=r"does not run on these inputs: .* with feeds"):
         feeds = {"x": np.ones(2, np.float32), "s": np.array([3])}
         bench_models([written(tmp_path / "r.onnx", fixed)], feeds=feeds)
     with pytest.raises(UsageError, match="rounds is 0, not a finite number from 1 up"):

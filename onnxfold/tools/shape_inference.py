@@ -299,7 +299,7 @@ def _is_tensor(value: ir.Value, analysis: SymbolicAnalysis) -> bool:
 
 
 def _has_rank(operand: ir.Value | None, analysis: SymbolicAnalysis) -> bool:
-    """Return whether the rank of an operand is known, or the operand is omitted or no tensor."""
+    """Return whether an operand has a known rank, is omitted, or is not a tensor."""
     if operand is None:
         return True
     fact = analysis.of(operand)

@@ -148,7 +148,7 @@ def test_scopes_that_make_no_sense_are_no_scopes(run, tmp_path):
     document = json.loads(run("inspect", "--tree", with_scopes(tmp_path, scopes), "--json").out)
     assert [m["path"] for m in document["modules"]] == [""]
     result = run("inspect", "--tree", tmp_path / "model.onnx")
-    assert "its nodes have no module names" in result.out
+    assert "the nodes have no module names" in result.out
 
 
 FIRST = """

@@ -26,11 +26,11 @@ from onnxfold.support.tables import bytes_text
 from onnxfold.tools.batches import model_files
 from onnxfold.tools.batches.outcome import Outcome
 
-# Signals of a process that the system, for lack of memory, or a user has killed. The model may not
-# be the reason, so it is tried again.
+# Exit codes of a process that was killed by the system, for lack of memory, or by a user. The model
+# may not be the cause, so it is tried again.
 _KILLED = (-9, -15)
 
-# A process is not used again after a model of more bytes, because it may keep some of the memory.
+# Bytes of a model after which its process is not used again, because it may keep memory.
 _LARGE = 1 << 30
 
 
@@ -152,7 +152,7 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
             if target is None:
                 passes = options["passes"]
                 if passes is not None and "constant-propagation" not in passes:
-                    # The prediction needs constants; it is an upper bound for other passes.
+                    # A plan requires constant propagation. Without it, a run takes less memory.
                     options = {**options, "passes": [*passes, "constant-propagation"]}
                 planned = plan(source, **options)
                 memory = planned.prediction.peak_bytes

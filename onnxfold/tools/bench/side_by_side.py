@@ -211,14 +211,14 @@ def bench_models(
     }
     first_sessions = sessions[threads[0]]
     with about(first):
-        fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, first_sessions[0])
+        inputs, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, first_sessions[0])
     has_tolerance = any(value is not None for value in (rtol, atol, ulp))
     tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
-    runs = {count: [_run_of(s, fed) for s in of_count] for count, of_count in sessions.items()}
+    runs = {count: [_run_of(s, inputs) for s in of_count] for count, of_count in sessions.items()}
     outputs = []
     for each, session, run in zip(benched, first_sessions, runs[threads[0]], strict=True):
         with about(each.path):
-            outputs.append(_outputs(session, run, fed))
+            outputs.append(_outputs(session, run, inputs))
     times = {count: interleaved(of_count, rounds) for count, of_count in runs.items()}
     openings = opening(benched, chosen, min(rounds, _MAX_OPENINGS))
     figures = []
@@ -244,7 +244,7 @@ def bench_models(
                 speedup={n: statistics.median(speedups[n]) for n in times},
                 quartiles={n: quartiles(speedups[n]) for n in times},
                 max_difference=max((result.error for result in results), default=0.0),
-                profile=_profile(each, chosen, threads[0], fed, rounds),
+                profile=_profile(each, chosen, threads[0], inputs, rounds),
                 within=all(result.within for result in results) if has_tolerance else None,
                 folding=_folding(first_sessions[k], saved),
             )
@@ -273,8 +273,8 @@ def timed_runs(
     """
     path = os.fspath(first)
     with about(path):
-        fed, sizes = _feeds(Subject(path, path), None, dims, 0, sessions[0])
-    times = interleaved([_run_of(session, fed) for session in sessions], **measuring)
+        inputs, sizes = _feeds(Subject(path, path), None, dims, 0, sessions[0])
+    times = interleaved([_run_of(session, inputs) for session in sessions], **measuring)
     return [_seconds(of_session, threads, CPU) for of_session in times], sizes
 
 
@@ -332,21 +332,21 @@ def _feeds(
     if given is not None:
         return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
 
-    def run(fed: Feeds) -> None:
+    def run(inputs: Feeds) -> None:
         try:
-            _run_of(session, fed)()
+            _run_of(session, inputs)()
         except Exception as error:  # onnxruntime's exceptions have no common base class
             raise CannotRun(message_of(error)) from error
 
     usual = usual_sizes(names, dims, _USUAL_SIZE)
-    fed, _, sizes = Trials(first.model, first.inputs, dims, usual).find(seed, run)
-    return fed, sizes
+    inputs, _, sizes = Trials(first.model, first.inputs, dims, usual).find(seed, run)
+    return inputs, sizes
 
 
-def _run_of(session: Any, fed: Feeds) -> Runner:
+def _run_of(session: Any, inputs: Feeds) -> Runner:
     """Return a function that runs a session on its feeds, which are converted once if possible."""
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
-    own = {name: feed for name, feed in fed.items() if name in names}
+    own = {name: feed for name, feed in inputs.items() if name in names}
     outputs = [output.name for output in session.get_outputs()]
     are_tensors = all(output.type.startswith("tensor(") for output in session.get_outputs())
     are_numbers = all(isinstance(f, np.ndarray) and f.dtype.kind != "O" for f in own.values())
@@ -356,10 +356,10 @@ def _run_of(session: Any, fed: Feeds) -> Runner:
     return lambda: dict(zip(outputs, session.run_with_ort_values(outputs, values), strict=True))
 
 
-def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
+def _outputs(session: Any, run: Runner, inputs: Feeds) -> dict[str, Any]:
     """Return the outputs of the first run."""
     for value in session.get_inputs():
-        if value.name not in fed:
+        if value.name not in inputs:
             raise UsageError(f"the first model has no input {value.name!r}")
     try:
         found = run()
@@ -371,7 +371,7 @@ def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
 
 
 def _profile(
-    benched: Benched, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
+    benched: Benched, providers: Sequence[str], threads: int, inputs: Feeds, rounds: int
 ) -> list[OpTime]:
     """Return the calls and the time of ops, the slowest first.
 
@@ -383,7 +383,7 @@ def _profile(
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = benched.open(options, providers)
-        run = _run_of(session, fed)
+        run = _run_of(session, inputs)
         for _ in range(rounds + 1):
             run()
         with open(session.end_profiling(), encoding="utf-8") as file:

@@ -23,7 +23,7 @@ from onnxfold.tools.comparison.result import FirstDifference, OutputResult
 from onnxfold.tools.comparison.runners import Opener, Outputs, Subject
 
 _GROUP_BYTES = 48 << 20  # outputs of one run
-_MAX_GROUPS = 8  # of all values; with more bytes, groups are larger
+_MAX_GROUPS = 8  # with many bytes of values, the groups are larger instead
 _UNKNOWN_BYTES = 1 << 16  # assumed for a value of unknown shape
 _MAX_NODES = 20  # that are listed
 

@@ -73,7 +73,7 @@ def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None
     """Check that all names are dynamic dimensions or expressions of inputs.
 
     Raises:
-        UsageError: A name is not.
+        UsageError: A name is neither.
     """
     dims = (dim for value in inputs for dim in value.shape or ())
     texts = [d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value is not None]

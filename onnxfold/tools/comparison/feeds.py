@@ -29,7 +29,7 @@ _MESSAGES: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
     ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
     ir.OptionalType: (onnx.OptionalProto, numpy_helper.to_optional),
 }
-"""Messages in the files of a test data set, and functions to read them, for types but tensors."""
+"""The protobuf message and the reader of a test data file, for types other than tensors."""
 
 
 def random_floats(
@@ -82,13 +82,15 @@ def given_feeds(
     if isinstance(feeds, Mapping):
         sets["given"] = feeds
     elif (path := Path(feeds)).is_dir():
-        folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
-        sets.update((f.name, fed) for f in folders if (fed := _read_folder(f, inputs)))
+        for folder in [path, *sorted(child for child in path.iterdir() if child.is_dir())]:
+            arrays = _read_folder(folder, inputs)
+            if arrays:
+                sets[folder.name] = arrays
         if not sets:
             raise UsageError("the folder contains no input_*.pb", file=path)
     else:
         sets[path.name] = _read_npz(path)
-    return {run: _checked(fed, required, inputs) for run, fed in sets.items()}
+    return {run: _checked(arrays, required, inputs) for run, arrays in sets.items()}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -104,7 +106,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
     """Return one test data set. The file input_N.pb belongs to input number N."""
-    fed: dict[str, Any] = {}
+    feeds: dict[str, Any] = {}
     for file in folder.glob("input_*.pb"):
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
         if match is None or int(match[1]) >= len(inputs):
@@ -112,23 +114,23 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
         value = inputs[int(match[1])]
         message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))
         try:
-            fed[value.name or ""] = read(message.FromString(file.read_bytes()))
+            feeds[value.name or ""] = read(message.FromString(file.read_bytes()))
         except Exception as error:  # onnx raises many classes on damaged files
             raise UsageError(f"cannot read the feed: {error}", file=file) from error
-    return fed
+    return feeds
 
 
-def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.Value]) -> Feeds:
+def _checked(feeds: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.Value]) -> Feeds:
     known = {value.name: value for value in inputs}
-    for name in fed:
+    for name in feeds:
         if name not in known:
-            has = ", ".join(map(str, known)) or "none"
-            raise UsageError(f"the model has no input {name!r}; it has: {has}")
+            names = ", ".join(map(str, known)) or "none"
+            raise UsageError(f"the model has no input {name!r}; it has: {names}")
     for value in required:
-        if value.name not in fed:
-            has = ", ".join(fed) or "none"
-            raise UsageError(f"the feeds lack the input {value.name!r}; they have: {has}")
-    return {name: _converted(value, known[name]) for name, value in fed.items()}
+        if value.name not in feeds:
+            names = ", ".join(feeds) or "none"
+            raise UsageError(f"the feeds lack the input {value.name!r}; they have: {names}")
+    return {name: _converted(feed, known[name]) for name, feed in feeds.items()}
 
 
 def _converted(feed: Any, model_input: ir.Value) -> Feed:

@@ -172,7 +172,7 @@ class _Pair:
     Args:
         first: The original.
         second: The other model.
-        result: The comparison, to which this class adds.
+        result: The comparison, which the methods complete.
         by_type: Relative tolerances of outputs by element type.
         reopen: The function that opens further models in the same way as the original.
     """
@@ -193,7 +193,7 @@ class _Pair:
         types = types_in(first.model) if by_type else ()
         self.by_type = {type_: rtol for type_, rtol in by_type.items() if type_ in types}
         self.feeds: dict[str, Feeds] = {}
-        """By run."""
+        """The feeds of the first model, by run."""
         self._compare_interfaces()
 
     def _compare_interfaces(self) -> None:

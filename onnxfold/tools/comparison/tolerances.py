@@ -145,7 +145,7 @@ class Noise(contextlib.ExitStack):
 
 
 class _Changes:
-    """Inserts nodes that change results of nodes at random, up or down."""
+    """Additional nodes of a model that change results of nodes at random, up or down."""
 
     def __init__(self, model: ir.Model, names: Names) -> None:
         self._names = names

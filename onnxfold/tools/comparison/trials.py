@@ -53,17 +53,16 @@ class RandomFeeds:
             if value.dtype is not None and value.dtype.is_integer()
         }
         self._words = {
-            value.name: words
+            value.name: categories(model, value)
             for value in inputs
-            if value.dtype == ir.DataType.STRING and (words := categories(model, value))
+            if value.dtype == ir.DataType.STRING
         }
-        self._singles = {
-            value.name: use
-            for value in inputs
-            if (use := self._uses.get(value.name)) is not None
-            and not use.bounds
-            and math.prod(concrete(value, {})) == 1
-        }
+        self._singles: dict[str | None, IntegerUse] = {}
+        """Uses of inputs with a single integer that is not an index."""
+        for value in inputs:
+            use = self._uses.get(value.name)
+            if use is not None and not use.bounds and math.prod(concrete(value, {})) == 1:
+                self._singles[value.name] = use
 
     @property
     def choices(self) -> int:

@@ -110,7 +110,7 @@ def reduce(
         ModelError: The model cannot be read.
     """
     fold = options_of(options)
-    fold.rule_sets()  # raise the errors of rules here, because they are no failures of the model
+    fold.rule_sets()  # raise the errors of rules here, because they are not failures of the model
     target = real_target(os.fsdecode(os.fspath(destination)))
     if os.path.realpath(source) == target:
         raise UsageError("the smaller model would replace the model", file=source)
@@ -165,7 +165,7 @@ def reduce(
 
 @dataclass
 class _Runs:
-    """Run models in another process."""
+    """Runs of models in another process."""
 
     path: str
     """The file to which a model is written."""

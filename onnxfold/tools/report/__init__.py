@@ -1,1 +1,1 @@
-"""Reports: what a run did, and the tables that show it."""
+"""Reports about runs, models and bundles, as tables and as HTML pages."""

@@ -79,7 +79,6 @@ class Why(Printable):
     op_after: str | None
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield the explanation of one node."""
         name = f", node {self.node}" if self.node and self.node != self.value else ""
         state = "depends on the inputs" if self.is_variable else "constant"
         if self.is_constant_per_batch:
@@ -244,7 +243,7 @@ class _Trace(NamedTuple):
 
 
 class _Dependencies:
-    """Find the reasons why the nodes of a model run each time.
+    """The dependencies of nodes on values that change from run to run.
 
     A node with subgraphs depends on the values that they capture. Inputs of a loop's body depend
     on the operands of the loop, and inputs of a function on the operands of all its calls.

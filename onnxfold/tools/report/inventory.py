@@ -58,7 +58,6 @@ class Inventory(Printable):
     """The contents of a model.
 
     Attributes:
-        opsets: Opset version by domain ("" is the default domain).
         path: The file.
         ir_version: The IR version.
         producer: Name and version of the program that wrote the model.
@@ -174,7 +173,7 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
 
 
 def parameters_in(tensor: ir.TensorProtocol) -> int:
-    """Return the number of elements; 0 for tensors that are no parameters."""
+    """Return the number of elements; 0 for tensors that are not parameters."""
     return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 

@@ -77,7 +77,7 @@ class ModuleTree(Printable):
         hidden = len(self.modules) - len(shown)
         uncounted = self.modules[0].uncounted
         if len(self.modules) == 1:
-            yield "its nodes have no module names"
+            yield "the nodes have no module names"
         elif hidden:
             yield f"{hidden:,} deeper modules are not shown: use --depth {depth + 1}"
         if uncounted:
@@ -96,14 +96,14 @@ class ModuleTree(Printable):
 
     def _row(self, module: ModuleEntry) -> tuple[str, ...]:
         name = module.path.rpartition("/")[2] if module.depth else self.path
-        least = "> " if module.uncounted else ""
+        prefix = "> " if module.uncounted else ""
         return (
             "  " * module.depth + name,
             f"{module.nodes:,}",
             amount_text(module.parameters),
             bytes_text(module.bytes),
-            least + amount_text(module.macs),
-            least + amount_text(module.flops),
+            prefix + amount_text(module.macs),
+            prefix + amount_text(module.flops),
             f"{100 * module.work:.1f} %",
         )
 

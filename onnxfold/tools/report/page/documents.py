@@ -215,7 +215,7 @@ class Recording:
         """Record the live bytes of the pool."""
         self._live = nbytes
         self._peak_live = max(self._peak_live, nbytes)
-        # Without freeing, buffers that are no results of nodes would be held as well.
+        # Without freeing, buffers that are not results of nodes would be held as well.
         unfreed = max(self._peak_live, self._all_results)
         self._events.extend((time.perf_counter() - self._start, nbytes, unfreed))
 

@@ -145,14 +145,7 @@ def tune(
     times = dict(zip(sessions, times_by_session, strict=True))
     ratios = {candidate: _ratios(times[ORIGINAL], times[candidate]) for candidate in times}
     speedup = {candidate: statistics.median(ratios[candidate]) for candidate in times}
-    chosen = ORIGINAL
-    for candidate in times:
-        gains = _ratios(times[chosen], times[candidate])
-        gain = statistics.median(gains)
-        is_faster = gain > 1 and speedup[candidate] > speedup[chosen]
-        is_as_exact = inexact[candidate] == inexact[chosen]
-        if is_faster and (is_as_exact or exceeds_spread(gain, quartiles(gains))):
-            chosen = candidate
+    chosen = _fastest(times, speedup, inexact)
     if chosen == ORIGINAL:
         storage.save(storage.load(source), destination)
     else:
@@ -167,6 +160,27 @@ def tune(
         threads=threads,
         rounds=len(times[ORIGINAL]),
     )
+
+
+def _fastest(
+    times: Mapping[str, Sequence[float]],
+    speedup: Mapping[str, float],
+    inexact: Mapping[str, Mapping[str, int]],
+) -> str:
+    """Return the fastest candidate.
+
+    Among candidates with different applications of inexact rules, a later one must be faster by
+    more than the spread of the runs.
+    """
+    fastest = ORIGINAL
+    for candidate in times:
+        gains = _ratios(times[fastest], times[candidate])
+        gain = statistics.median(gains)
+        is_faster = gain > 1 and speedup[candidate] > speedup[fastest]
+        is_as_exact = inexact[candidate] == inexact[fastest]
+        if is_faster and (is_as_exact or exceeds_spread(gain, quartiles(gains))):
+            fastest = candidate
+    return fastest
 
 
 def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:

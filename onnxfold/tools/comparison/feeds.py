@@ -110,7 +110,8 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
     for file in folder.glob("input_*.pb"):
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
         if match is None or int(match[1]) >= len(inputs):
-            raise UsageError(f"the model has {len(inputs)} inputs", file=file)
+            reason = f"the model has no input of this number, but {len(inputs)} from 0 on"
+            raise UsageError(reason, file=file)
         value = inputs[int(match[1])]
         message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))
         try:

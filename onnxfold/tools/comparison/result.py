@@ -106,11 +106,11 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
         if has_ulps:
             if tolerance.ulp:  # zeros of different signs have 0 steps, but must be equal with ulp=0
                 close |= steps <= tolerance.ulp
-            # Count distances in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of different signs.
-            _, exponents = np.frexp(np.maximum(steps, 1).astype(np.float64))
-            histogram = (a.size - int(indices.size), *np.bincount(exponents)[1:].tolist())
-            of_floats = {"max_ulp": int(steps.max(initial=0)), "ulp_histogram": histogram}
-            of_floats["cosine"] = _cosine(a, b)
+            of_floats = {
+                "max_ulp": int(steps.max(initial=0)),
+                "ulp_histogram": (a.size - int(indices.size), *_histogram(steps)),
+                "cosine": _cosine(a, b),
+            }
         return Distance(
             differing=int(indices.size),
             max_abs_error=float(absolute.max(initial=0.0)),
@@ -119,6 +119,16 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
             within=not mismatch and bool(np.all(close)),
             **of_floats,
         )
+
+
+def _histogram(steps: Array) -> list[int]:
+    """Return the numbers of distances in [0, 2), [2, 4), [4, 8), ...
+
+    A distance of 0 belongs to zeros of different signs.
+    """
+    _, exponents = np.frexp(np.maximum(steps, 1).astype(np.float64))
+    counts: list[int] = np.bincount(exponents)[1:].tolist()
+    return counts
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

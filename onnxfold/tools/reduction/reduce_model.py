@@ -113,7 +113,8 @@ def reduce(
     fold.rule_sets()  # raise the errors of rules here, because they are not failures of the model
     target = real_target(os.fsdecode(os.fspath(destination)))
     if os.path.realpath(source) == target:
-        raise UsageError("the smaller model would replace the model", file=source)
+        reason = "the smaller model would replace the model; give another output"
+        raise UsageError(reason, file=source)
     parent, name = os.path.split(target)
     with (
         files.scratch_folder(name, parent=parent) as folder,

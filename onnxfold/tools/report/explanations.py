@@ -93,7 +93,7 @@ class Why(Printable):
         if self.inputs:
             yield f"inputs it depends on: {first_of(self.inputs, _MAX_NAMES)}"
         for node, reason in list(self.blockers.items())[:_MAX_NAMES]:
-            yield f"{node} runs in every run: {reason}"
+            yield f"{node} runs every time: {reason}"
         if self.path:
             rows = [(step.value, step.made_by) for step in self.path]
             hidden = len(rows) - _MAX_STEPS

@@ -138,7 +138,8 @@ def check_destination(path: PathLike, *others: PathLike) -> None:
         raise UsageError("cannot be written: its folder is read-only", file=name)
     for other in others:
         if real == os.path.realpath(other):
-            raise UsageError("the report would replace a model of this run", file=name)
+            reason = "the report would replace a model of this run; give another name"
+            raise UsageError(reason, file=name)
 
 
 def write_page(

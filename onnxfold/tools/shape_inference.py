@@ -46,8 +46,8 @@ class TypeCounts:
     Attributes:
         dtype: Values with a known dtype.
         rank: Values with a known number of dimensions.
-        sizes: Values whose sizes all are numbers, names or expressions.
-        static: Values whose sizes all are numbers.
+        sizes: Values with all sizes known as numbers, names or expressions.
+        static: Values with all sizes known as numbers.
     """
 
     dtype: int = 0

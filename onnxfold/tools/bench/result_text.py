@@ -38,7 +38,7 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         benefit = "never pays off"
         if runs is not None:
             benefit = f"pays off after {runs:,} runs with the same constants"
-        backends = Counter((place.backend, place.reason) for place in folding.placements)
+        backends = Counter((p.backend, p.reason) for p in folding.placements)
         components = (
             f"{count_text(count, 'component')} on {backend}{f' ({reason})' if reason else ''}"
             for (backend, reason), count in backends.items()

@@ -324,13 +324,13 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
 
 
 def _feeds(
-    first: Subject, given: GivenFeeds | None, dims: Mapping[str, int], seed: int, session: Any
+    first: Subject, user_feeds: GivenFeeds | None, dims: Mapping[str, int], seed: int, session: Any
 ) -> tuple[Feeds, dict[str, int]]:
     """Return the inputs by name, and the sizes of dynamic dimensions of random inputs."""
     names = symbols_of(first.inputs)
     check_names(dims, first.inputs)
-    if given is not None:
-        return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
+    if user_feeds is not None:
+        return next(iter(given_feeds(user_feeds, first.inputs, first.overridable).values())), {}
 
     def run(inputs: Feeds) -> None:
         try:

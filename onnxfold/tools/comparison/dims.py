@@ -56,9 +56,9 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
     return sizes
 
 
-def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> dict[str, int]:
-    """Return sizes of dynamic dimensions: the given ones, 1 for batches, ``size`` for others."""
-    return {name: given.get(name, 1 if is_batch(name) else size) for name in names}
+def usual_sizes(names: Iterable[str], fixed: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return sizes of dynamic dimensions: the fixed ones, 1 for batches, ``size`` for others."""
+    return {name: fixed.get(name, 1 if is_batch(name) else size) for name in names}
 
 
 def is_batch(name: str) -> bool:

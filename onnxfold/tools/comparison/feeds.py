@@ -110,7 +110,7 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
     for file in folder.glob("input_*.pb"):
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
         if match is None or int(match[1]) >= len(inputs):
-            reason = f"the model has no input of this number, but {len(inputs)} from 0 on"
+            reason = f"the model has only {len(inputs)} inputs, numbered from 0"
             raise UsageError(reason, file=file)
         value = inputs[int(match[1])]
         message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))

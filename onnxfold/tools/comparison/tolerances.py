@@ -171,10 +171,13 @@ class _Changes:
         spacing = _SPACING[kind]
         wide = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
 
-        def add(op: str, *operands: ir.Value | float, outputs: int = 1, **how: float) -> ir.Value:
+        def add(
+            op: str, *operands: ir.Value | float, outputs: int = 1, **attributes: float
+        ) -> ir.Value:
             inputs = [v if isinstance(v, ir.Value) else self._constant(v, wide) for v in operands]
-            nodes.append(new_node(self._names, "noise", op, inputs, how, outputs=outputs))
-            return nodes[-1].outputs[-1]
+            node = new_node(self._names, "noise", op, inputs, attributes, outputs=outputs)
+            nodes.append(node)
+            return node.outputs[-1]
 
         number = value if kind == wide else add("Cast", value, to=wide)
         if self._opset < 22:

@@ -1,8 +1,8 @@
-"""Compute large results block by block, and choose those that are stored.
+"""Compute large results block by block, and select the results that are stored.
 
-Large intermediate constants are not stored if possible: a view is other strides on the same memory,
-and element-wise work and concatenation are done block by block where their results are written or
-stored. All other large results are computed whole.
+Large intermediate constants are not stored if possible. A view has other strides on the same
+memory. Element-wise operations and concatenations are computed block by block when their results
+are written or stored. Other large results are computed at once.
 
 A chain is a graph of expressions. Views are not expressions: they are applied to the arrays at the
 leaves, which are broadcast to the viewed shape first.
@@ -28,11 +28,11 @@ from onnxfold.support import forks
 from onnxfold.support.arrays import distinct
 from onnxfold.support.forks import cached_property
 
-# Operations whose operands and results are all smaller (bytes) are computed one by one.
+# Operations whose operands and results all have at most this many bytes are not streamed.
 _LARGE = 1 << 18
-# Bytes that a step reads and writes at a time: a few of these fit the second-level cache.
+# Bytes of each operand and result in one step. A few of them fit in the second-level cache.
 _PIECE = 1 << 17
-# Elements along the row in a piece where rows and columns are exchanged.
+# Elements along the rows of a piece whose rows and columns are exchanged.
 _COLUMNS = 64
 
 
@@ -48,7 +48,7 @@ class Leaf:
 
 
 class Step:
-    """An element-wise operation; omitted operands are None, broadcast operands are leaves."""
+    """An element-wise operation; omitted operands are None, and only leaves are broadcast."""
 
     def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
         shape = broadcast_shape(*(e.shape for e in operands if e is not None))
@@ -61,7 +61,7 @@ class Step:
 
     @cached_property
     def call(self) -> Callable[..., Any]:
-        """The function that computes the elements from arrays of the operands."""
+        """The function that computes the elements of the result from those of the operands."""
         assert self.operation.kernel is not None
         return functools.partial(self.operation.kernel.function, **self.operation.attributes)
 
@@ -70,7 +70,7 @@ Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
 
 
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
-    """Apply an operation to an expression as a view. Raises Postpone if that needs a copy."""
+    """Apply an operation to an expression as a view. Raises Postpone if it requires a copy."""
     others = [None if b is None else b.array() for b in operation.operands[1:]]
     made: dict[Expression, Expression] = {}
     for e in _in_order(expression):
@@ -87,9 +87,9 @@ def _in_order(expression: Expression) -> list[Expression]:
 
 
 class Chain:
-    """Computes an expression block by block for the pool: `onnxfold.fold.pool.blocks.Source`.
+    """An expression that is computed block by block; an `onnxfold.fold.pool.blocks.Source`.
 
-    If it is ``compact``, axes along which all its elements repeat get extent 1.
+    If ``compact``, axes along which all elements repeat have extent 1.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Chain:
         self._lock = forks.Lock()
 
     def fill(self, box: Box, target: Array) -> None:
-        """Compute the elements in a box into ``target``, an array of any strides."""
+        """Compute the elements in a box into ``target``, an array with any strides."""
         root = self._order[-1]
         if isinstance(root, Leaf):
             copy(target, self._read(root, box))
@@ -141,9 +141,9 @@ class Chain:
         return np.asarray(made[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
-        """Return the part of a leaf in a box; release pages after many bytes."""
+        """Return the part of a leaf in a box; release mapped pages after many bytes."""
         part = expression.array[box]
-        # a strided read leaves parts of its pages, which are read soon
+        # after a strided read, the next blocks read the other elements of the same pages
         is_dense = distance(part) <= 4 * part.nbytes
         with self._lock:
             self._touched += part.nbytes if is_dense else part.nbytes // 4
@@ -161,7 +161,7 @@ class Chain:
 
 
 class Joined:
-    """Concatenates chains along an axis, for the pool as `Chain`."""
+    """The concatenation of chains along an axis; an `onnxfold.fold.pool.blocks.Source`."""
 
     def __init__(self, parts: Sequence[Chain], axis: int) -> None:
         self._parts = parts
@@ -174,7 +174,7 @@ class Joined:
         self.shape: tuple[int, ...] = (*first.shape[:axis], length, *first.shape[axis + 1 :])
 
     def fill(self, box: Box, target: Array) -> None:
-        """Write the elements in a box into ``target``, an array of any strides."""
+        """Write the elements in a box into ``target``, an array with any strides."""
         axis = self._axis
         end = 0
         for part in self._parts:
@@ -184,8 +184,8 @@ class Joined:
             if low < high:
                 inner = (*box[:axis], slice(low - start, high - start), *box[axis + 1 :])
                 begin = low - box[axis].start
-                place = (*(slice(None),) * axis, slice(begin, begin + high - low))
-                part.fill(inner, target[place])
+                outer = (*(slice(None),) * axis, slice(begin, begin + high - low))
+                part.fill(inner, target[outer])
 
     def release(self) -> None:
         """Release the mapped pages that were read."""
@@ -194,9 +194,10 @@ class Joined:
 
 
 class Streams:
-    """A run of postponed operations, operands first.
+    """The block-by-block computation of a sequence of postponed operations, operands first.
 
-    Results that are ``wanted`` are stored; a ``root`` of the last one is wanted block by block.
+    The ``required`` results are stored. A ``root`` is a result of the last operation that is not
+    stored, because the caller reads it block by block.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Streams:
         pool: Pool,
         time: TimeLimit,
         operations: Sequence[Operation],
-        wanted: Iterable[Buffer],
+        required: Iterable[Buffer],
         root: Buffer | None,
     ) -> None:
         self._pool = pool
@@ -214,19 +215,19 @@ class Streams:
         """The operations that cannot be computed, with the reasons."""
         self.operations = {o for o in operations if is_streamable(o)}
         """The operations that :meth:`make` computes."""
-        self._stored = self._to_store(operations, wanted)
+        self._stored = self._to_store(operations, required)
         self._expressions: dict[Buffer, Expression] = {}
         self._joined: Joined | None = None
 
-    def _to_store(self, operations: Sequence[Operation], wanted: Iterable[Buffer]) -> set[Buffer]:
-        """Return the wanted results, and those that would be computed more than once."""
+    def _to_store(self, operations: Sequence[Operation], required: Iterable[Buffer]) -> set[Buffer]:
+        """Return the required results, and those that would be computed more than once."""
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
             for operand in operation.operands:
                 if operand is not None:
                     uses.setdefault(operand, []).append(operation)
-        stored = set(wanted)
-        # users of the same shape in the same chain read the operand once
+        stored = set(required)
+        # consumers with the same shape in the same chain read the operand once
         chains: dict[Buffer, Buffer] = {}
         for operation in reversed(operations):
             for result in operation.results:
@@ -246,7 +247,7 @@ class Streams:
     def _chain_of(
         self, user: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
     ) -> Buffer | None:
-        """Return the chain of a user; None if the user requires the stored operand."""
+        """Return the chain of a consumer; None if it requires the stored operand."""
         result = next((b for b in user.results if b is not None), None)
         if user not in self.operations or result is None:
             return None
@@ -265,7 +266,7 @@ class Streams:
             elif buffer in self._expressions:
                 operands.append(self._expressions[buffer])
             else:
-                return  # it has failed
+                return  # the operand failed
         try:
             for index, result in operation.awaited():
                 self._make(operation, operands, index, result)
@@ -300,7 +301,7 @@ class Streams:
             assert first is not None and operand is not None
             try:
                 expression = viewed(operation, index, operand)
-            except Postpone:  # strides cannot express it; the elements are in the same order
+            except Postpone:  # a reshape that needs a copy keeps the order of the elements
                 expression = operand
                 if result is not self._root:
                     self._store(result, Chain(expression, result.dtype))
@@ -317,7 +318,7 @@ class Streams:
     def _store(self, buffer: Buffer, source: Source) -> None:
         nbytes = math.prod(source.shape) * buffer.dtype.numpy().itemsize
         if self._root is None and nbytes > self._time.nbytes:
-            raise Unfoldable(f"it would take too long to compute {nbytes:,} bytes")
+            raise Unfoldable(f"computing {nbytes:,} bytes takes too long")
         with self._time.spending():
             array = self._pool.store(source)
         if array.size == buffer.size:
@@ -327,13 +328,13 @@ class Streams:
         self._pool.fulfil(buffer, array)
 
     def source(self, root: Buffer) -> Source | None:
-        """Return what computes the root; None if the root is known."""
+        """Return the source of the root; None if the root is known."""
         expression = self._expressions.get(root)
         return self._joined if expression is None else Chain(expression, root.dtype)
 
 
 def is_large(operation: Operation) -> bool:
-    """Return whether a result or a postponed operand is too large to be stored without need."""
+    """Return whether a result or a postponed operand is large, so that it should not be stored."""
     return any(b is not None and b.nbytes > _LARGE for b in operation.results) or any(
         b is not None and not b.is_known and b.nbytes > _LARGE for b in operation.operands
     )

@@ -42,22 +42,24 @@ _LEAST_MEMORY = 16 << 20
 _COPIES = 4
 # Upper bound for the number of multiplications that finish within milliseconds.
 _MOST_PRODUCTS = 1 << 24
-_KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
-# Operands up to this many bytes are stored in the model, larger ones are fed.
+# Number of recently used sessions that are kept open in this process.
+_KEPT_SESSIONS = 8
+# Operands of up to this many bytes are initializers of the evaluated model; larger ones are inputs.
 _INLINE_BYTES = 4096
-# All supported versions of onnxruntime read it, even if the model's own version is newer than the
-# installed one supports; the first version with overloads of functions.
+# The first IR version with overloads of functions. All supported versions of onnxruntime read it,
+# while the version of the optimized model may be newer than the installed onnxruntime supports.
 _IR_VERSION = 10
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 
 
 class Engines:
-    """Computes operations as a whole, within the limits of time and memory of a run.
+    """Computes complete results of operations within the time and memory limits of a run.
 
-    The pool's memory limit is also that of one computation. ``libraries`` are paths of shared
-    libraries with custom ops. ``exact`` excludes what depends on the
-    number of onnxruntime's threads, but in wide precision: rounding hides the last bits.
-    ``process`` owns the processes that evaluate; sessions in this process are closed with the run.
+    The memory limit of the pool also applies to each single computation. ``exact`` rejects results
+    that depend on the number of onnxruntime's threads. It does not apply to wide precision, where
+    rounding removes the bits that differ. ``process`` owns the child processes of evaluations.
+    ``libraries`` are the paths of shared libraries with custom ops. Sessions in this process are
+    closed with the run.
     """
 
     def __init__(
@@ -76,11 +78,14 @@ class Engines:
         self._libraries = list(libraries)
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
-        """Bytes that one computation may take outside the files of the model."""
+        """Maximum bytes of one computation, without the mapped files of the model."""
         self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
     def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
-        """Compute the awaited results of an operation, unless an operand failed."""
+        """Compute the missing results of an operation, unless an operand failed.
+
+        A failure is added to ``failures`` with its reason.
+        """
         awaited = operation.awaited()
         if not awaited or any(o.awaited() for o in postponed(operation.operands)):
             return
@@ -95,22 +100,26 @@ class Engines:
             except ValueError as error:
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
-    def evaluate(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return the wanted results, by index. Raises Unfoldable with the reason if none can."""
+    def evaluate(self, operation: Operation, indices: Sequence[int]) -> list[Array]:
+        """Return the results with these indices.
+
+        Raises:
+            Unfoldable: No engine can compute them; the message is the reason.
+        """
         self._admit(operation)
         if operation.kernel is not None:
             arrays = [None if b is None else b.array() for b in operation.operands]
             with contextlib.suppress(NotExact), self.time.spending():
                 computed = operation.call(arrays)
-                return [computed[k] for k in wanted]
+                return [computed[k] for k in indices]
             operation.kernel = None
         try:
-            return self._by_onnxruntime(operation, wanted)
+            return self._by_onnxruntime(operation, indices)
         except EvaluationError as error:
             raise Unfoldable(str(error)) from error
 
-    def _by_onnxruntime(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return results of an operation; only what is certain runs in this process."""
+    def _by_onnxruntime(self, operation: Operation, indices: Sequence[int]) -> list[Array]:
+        """Return results computed by onnxruntime, in this process only if that is certain."""
         if not self.time.share():
             raise EvaluationError(self.time.reason)
         exact = self._exact and not operation.is_wide
@@ -118,12 +127,12 @@ class Engines:
         nodes = nodes_within([operation.node]) if self._functions else ()
         is_call = any(n.op_identifier() in self._functions for n in nodes)
         functions = self._serialized if is_call else []
-        proto, operands = _assemble(operation, wanted, functions, general=is_certain)
+        proto, operands = _assemble(operation, indices, functions, general=is_certain)
         model = proto.SerializeToString()
         outputs = [output.name for output in proto.graph.output]
         feeds = {name: b.array() for name, b in operands.items()}
         if is_certain:
-            # operations that differ in their operands only share their sessions
+            # operations that differ only in their operands share a session
             opened = open_model if proto.graph.initializer else self._opened
             with self.time.spending():
                 results = onnxruntime(model, feeds, outputs, exact=exact, opened=opened)
@@ -147,7 +156,7 @@ class Engines:
         return list(map(function_proto, self._functions.values()))
 
     def _admit(self, operation: Operation) -> None:
-        """Make room for computing an operation. Raises Unfoldable if that takes too much."""
+        """Free memory for an operation. Raises Unfoldable if it exceeds a limit of the run."""
         needed = sum(_memory_of(b) for b in operation.operands if b is not None)
         needed += sum(b.nbytes for b in operation.results if b is not None)
         if needed <= EAGER_BYTES or _is_free(operation):
@@ -159,9 +168,9 @@ class Engines:
             raise Unfoldable(self.time.reason)
 
     def admit_graphs(self, operation: Operation) -> None:
-        """Raise Unfoldable for an operation with graphs, or of a function, that hold too much.
+        """Raise Unfoldable if the constants in the subgraphs or functions of a node are too large.
 
-        Shape inference and engines get copies of all constants in there.
+        Shape inference and onnxruntime get copies of all these constants.
         """
         graphs = list(subgraphs_of(operation.node))
         if operation.node.op_identifier() in self._functions:
@@ -176,15 +185,16 @@ class Engines:
 
 def _assemble(
     operation: Operation,
-    wanted: Sequence[int],
+    indices: Sequence[int],
     functions: Sequence[onnx.FunctionProto],
     *,
     general: bool,
 ) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
-    """Return a model of an operation, and the operands that are not in it by their names.
+    """Return a model of an operation, and the operands that are inputs of the model by name.
 
-    A ``general`` model is the same for operands of other sizes and elements, but for strings and
-    numbers of less than a byte. onnxruntime may compute other bits than for constants.
+    In a ``general`` model, all operands are inputs with dynamic dimensions, except strings and
+    dtypes narrower than a byte. The model can be used for operands of other sizes, but onnxruntime
+    may compute other bits than for initializers.
     """
     imports = dict(operation.opsets)
     for function in functions:
@@ -206,14 +216,14 @@ def _assemble(
         _supply(graph, feeds, buffer, value.name, general)
     outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
     graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
-    graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in wanted)
+    graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in indices)
     return model, feeds
 
 
 def _supply(
     graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
 ) -> None:
-    """Put a known operand into the model, or add it to the feeds."""
+    """Add a known operand as an initializer, or as an input and to the feeds."""
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
         graph.initializer.append(tensor_proto(buffer.array(), name))
@@ -228,7 +238,7 @@ def _supply(
 def _is_certain(operation: Operation) -> bool:
     """Return whether onnxruntime may compute an operation in this process.
 
-    Another process costs a third of a second. Element-wise ops, sums, small products and
+    A child process takes a third of a second. Element-wise ops, reductions, small products and
     dequantization use no element as an index or a size, so no tensor can make them crash or hang.
     """
     node = operation.node
@@ -239,7 +249,7 @@ def _is_certain(operation: Operation) -> bool:
     traits = definition.traits
     if Trait.REDUCES in traits:
         return True
-    if not operation.results:  # onnx's shape inference could not tell the result
+    if not operation.results:  # onnx could not infer the shape of the result
         return False
     if isinstance(definition, MatMul):
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
@@ -250,7 +260,10 @@ def _is_certain(operation: Operation) -> bool:
 
 
 def _memory_of(buffer: Buffer) -> int:
-    """Return the bytes that an engine holds for an operand: none if it is in row-major order."""
+    """Return the bytes of the copy that an engine makes of an operand.
+
+    An engine reads an operand in row-major order without a copy.
+    """
     if buffer.dtype == ir.DataType.STRING and buffer.is_known:
         once = distinct(buffer.array())
         return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
@@ -260,7 +273,7 @@ def _memory_of(buffer: Buffer) -> int:
 
 
 def _is_free(operation: Operation) -> bool:
-    """Return whether the result takes no memory: a view, or work on zero-stride operands."""
+    """Return whether a result takes no memory: a view, or computed from repeated elements."""
     if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
     if operation.kind is Kind.ELEMENTWISE:
@@ -270,7 +283,7 @@ def _is_free(operation: Operation) -> bool:
 
 
 def _encoded(array: Array) -> Array:
-    """Return a tensor of an engine as the pool has it: strings are bytes."""
+    """Return an array with strings encoded as bytes, as the pool stores them."""
     if not array.dtype.hasobject:
         return array
     texts = np.empty(array.size, object)

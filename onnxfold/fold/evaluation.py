@@ -1,9 +1,9 @@
 """Run a model on onnxruntime to compute constants.
 
-onnxruntime can crash, run without end, and ask for any amount of memory, and a few bytes of an
-untrusted model can make it do so. Only what is certain to be quick and small runs in this process
-(:mod:`onnxfold.fold.engines`); everything else runs in another (`evaluate_isolated`).
-This module imports nothing large, so that such a process starts quickly.
+An untrusted model of a few bytes can make onnxruntime crash, run without end, or allocate any
+amount of memory. Only operations that are certain to be fast and small run in this process
+(:mod:`onnxfold.fold.engines`). All other operations run in a child process (`evaluate_isolated`).
+This module imports only small modules, so that a child process starts quickly.
 """
 
 from __future__ import annotations
@@ -32,27 +32,37 @@ from onnxfold.support.system import CPU_LIMIT_CODE
 
 Array = npt.NDArray[Any]
 
-_MORE_THREADS = 3  # must find what one finds; odd, so that the work is divided at other places
-_ALIGNMENT = 16  # bytes of a SIMD register in the code that is not chosen by processor (Eigen's)
-# Wall time of an evaluation: for starting Python and onnxruntime, and so many times the CPU time
-# (on a busy machine a process gets its share of the processors only).
+# Number of threads of the run that is compared with a run of one thread. It is odd, so that
+# onnxruntime divides the work at other positions than with an even number.
+_SEVERAL_THREADS = 3
+# Bytes of the SIMD register that Eigen's baseline code uses.
+_ALIGNMENT = 16
+# Wall time that a child process may take to start Python and onnxruntime.
 _START_SECONDS = 20.0
-_PATIENCE = 2
-_START_COST = 0.1  # CPU seconds that starting the next process counts for after a failure
-_LEAST_SECONDS = 3.0  # what real models evaluate takes milliseconds; the rest is stopped soon
-_BYTES_PER_SECOND = 16 << 20  # of a model, whose own weights may be worked on for longer
-_WORKED_PER_SECOND = 256 << 20  # bytes that NumPy goes through in a second at least
-_LEAST_USEFUL = 0.2  # seconds; with less time left nothing is started any more
+# Allowed ratio of wall time to CPU time: other processes may use the processors, too.
+_WALL_TIME_RATIO = 2
+# CPU seconds charged for a failed evaluation, because the next one starts another process.
+_START_COST = 0.1
+# Time limit of the smallest model, in CPU seconds. Constants of real models take milliseconds.
+_LEAST_SECONDS = 3.0
+# A model of this many bytes gets one CPU second more: constants of large weights take longer.
+_BYTES_PER_SECOND = 16 << 20
+# Lower bound for the bytes that NumPy processes in a second.
+_WORKED_PER_SECOND = 256 << 20
+# No evaluation starts with fewer remaining CPU seconds.
+_LEAST_USEFUL = 0.2
 _UNLIMITED = 1e6  # CPU seconds
 
 
 class EvaluationError(Exception):
-    """onnxruntime cannot run the model; the message says why in one line."""
+    """An error of onnxruntime when it runs a model; the message is one line."""
 
 
 class TimeLimit:
-    """CPU seconds that all evaluations of one run may take together, and how many are left. Wall
-    time does not count: what is folded should not depend on what else a machine has to do.
+    """The limit of the CPU time that all evaluations of a run take together.
+
+    Wall time does not count, because the set of folded constants should not depend on other
+    processes of the machine. ``left`` is the number of remaining seconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -60,26 +70,26 @@ class TimeLimit:
         self.left = seconds
 
     def share(self) -> float:
-        """Return the seconds that the next evaluation may take: half of those left, or 0."""
+        """Return the CPU seconds for the next evaluation: half of the remaining ones, or 0."""
         return self.left / 2 if self.left > _LEAST_USEFUL else 0.0
 
     @property
     def nbytes(self) -> int:
-        """Bytes that can be gone through in that time."""
+        """Number of bytes that NumPy can process in the next evaluation."""
         return int(self.share() * _WORKED_PER_SECOND)
 
     @property
     def reason(self) -> str:
-        """Why nothing more is evaluated."""
+        """The reason for not evaluating further constants."""
         return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
 
     def lift(self) -> None:
-        """End the limit: what is still to be computed is in the model already, and not large."""
+        """Remove the limit, because the model already contains the remaining small results."""
         self.left = _UNLIMITED
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time of this thread, and of those that work for it, in the context."""
+        """Subtract the CPU time that this thread and its helper threads spend in the context."""
         began = cpu_time()
         try:
             yield
@@ -88,7 +98,7 @@ class TimeLimit:
 
 
 def time_for(nbytes: int) -> TimeLimit:
-    """Return the time limit of a model that takes so many bytes."""
+    """Return the time limit of a model with ``nbytes`` bytes."""
     return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
 
 
@@ -107,11 +117,11 @@ def evaluate_isolated(
 
     Args:
         model: The serialized model.
-        feeds: The inputs by name; neither strings nor numbers of less than a byte.
+        feeds: The inputs by name; neither strings nor dtypes narrower than a byte.
         outputs: The names of the outputs.
-        exact: Whether results that depend on the number of threads are an error.
-        limit: The time limit of the run. The evaluation may use its share; its CPU time is
-            subtracted.
+        exact: Whether to raise an error for results that depend on the number of threads.
+        limit: The time limit of the run. The evaluation may take `TimeLimit.share` seconds, and
+            its CPU time is subtracted.
         memory: Maximum private memory of the process, in bytes.
         processes: The group that provides the process.
         libraries: Paths of shared libraries with custom ops.
@@ -125,11 +135,11 @@ def evaluate_isolated(
     began = time.monotonic()
     spent = None
     try:
-        (spent, told), made = isolated.run(
+        (spent, answer), made = isolated.run(
             f"{__name__}:serve",
             request,
             arrays,
-            seconds=_START_SECONDS + _PATIENCE * seconds,
+            seconds=_START_SECONDS + _WALL_TIME_RATIO * seconds,
             cpu_seconds=seconds,
             memory=memory,
             keep=True,
@@ -149,16 +159,26 @@ def evaluate_isolated(
     finally:
         took = min(seconds, time.monotonic() - began) + _START_COST
         limit.left -= took if spent is None else spent
-    if isinstance(told, str):
-        raise EvaluationError(told)
+    if isinstance(answer, str):
+        raise EvaluationError(answer)
     return [
-        array if texts is None else np.array([*texts, None], object)[:-1].reshape(array.shape)
-        for texts, array in zip(told, made, strict=True)
+        array if texts is None else _string_array(texts, array.shape)
+        for texts, array in zip(answer, made, strict=True)
     ]
 
 
+def _string_array(texts: Sequence[str], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape(shape)
+
+
 def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Run a model in this process, see `evaluate_isolated`; the CPU time, and what came of it."""
+    """Run a model in this process; the function that `evaluate_isolated` calls in a child process.
+
+    The first element of the answer is the CPU time in seconds. The second one is the message of an
+    error, or a list with the texts of each string result and None for each numeric result.
+    """
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
@@ -175,16 +195,16 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
         return [time.process_time() - began, str(error)], []
     if sum(array.nbytes for array in results) > memory:
         raise MemoryError
-    told: list[list[str] | None] = [None] * len(results)
+    texts: list[list[str] | None] = [None] * len(results)
     for k, array in enumerate(results):
         if array.dtype.hasobject:
-            told[k] = [s.decode() if isinstance(s, bytes) else str(s) for s in array.flat]
-            results[k] = np.empty(array.shape, bool)
-    return [time.process_time() - began, told], results
+            texts[k] = [s.decode() if isinstance(s, bytes) else str(s) for s in array.flat]
+            results[k] = np.empty(array.shape, bool)  # transfers the shape only
+    return [time.process_time() - began, texts], results
 
 
 def open_model(model: bytes, threads: int, libraries: Sequence[str] = ()) -> Any:
-    """Return a session that runs a model node by node, with libraries of custom ops."""
+    """Return a session that runs a model node by node with libraries of custom ops."""
     options = session_options(threads=threads, node_by_node=True)
     register_custom_ops(options, libraries)
     return open_session(model, options)
@@ -198,40 +218,46 @@ def onnxruntime(
     exact: bool,
     opened: Callable[[bytes, int], Any] = open_model,
 ) -> list[Array]:
-    """Run a model on onnxruntime, node by node. The results are in its own memory: no copy.
+    """Run a model on onnxruntime, node by node, and return views of onnxruntime's results.
 
-    With ``exact`` everything is computed twice, by one thread and by several: some sums (a matrix
-    times a single column) are added up in another order then, and the model may run with any
-    number. An `EvaluationError` says that there is no kernel, that it refuses the operands, or that
-    the two differ.
+    With ``exact``, the model runs twice: with one thread and with several threads. onnxruntime
+    adds up some sums in another order then, for example in the product of a matrix and a single
+    column. The optimized model may run with any number of threads.
+
+    Raises:
+        EvaluationError: An op has no kernel, the kernel rejects the operands, or the results of
+            the two runs differ.
     """
     try:
-        # An array of a file may begin at any byte; sums in SIMD registers begin at a multiple of
-        # theirs: elsewhere they would be added up in another order. A copy begins at one.
-        begins = {name: array.__array_interface__["data"][0] for name, array in feeds.items()}
-        values = {
-            name: ort_value(array.copy() if begins[name] % _ALIGNMENT else array)
-            for name, array in feeds.items()
-        }
-        # of the first only the digests are kept, so that memory holds one set of results
+        values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
+        # only the digests of the first results are kept, so that memory holds one set of results
         digests = None
         if exact:
             began = cpu_time()
-            computed = opened(model, _MORE_THREADS).run_with_ort_values(outputs, values)
+            computed = opened(model, _SEVERAL_THREADS).run_with_ort_values(outputs, values)
             several = cpu_time() - began
             digests = [_digest(array_of(value)) for value in computed]
             del computed
         began = cpu_time()
         computed = opened(model, 1).run_with_ort_values(outputs, values)
         results = [array_of(value) for value in computed]
-        if exact:  # onnxruntime's threads have done as much together as one does alone
+        if exact:  # the several threads together spent as much CPU time as one thread
             add_helpers(max(0.0, cpu_time() - began - several))
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise EvaluationError(message_of(error)) from error
     if digests is not None and digests != [_digest(array) for array in results]:
-        # no value is the right one
-        raise EvaluationError("onnxruntime's result depends on how many threads it has")
+        raise EvaluationError("onnxruntime's result depends on the number of its threads")
     return results
+
+
+def _aligned(array: Array) -> Array:
+    """Return an array that begins at a multiple of the SIMD register.
+
+    Elsewhere, SIMD code adds up sums in another order. An array in a file may begin at any byte,
+    but a copy is aligned.
+    """
+    address = array.__array_interface__["data"][0]
+    return array.copy() if address % _ALIGNMENT else array
 
 
 def _digest(array: Array) -> bytes:

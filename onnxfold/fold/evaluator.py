@@ -1,7 +1,8 @@
-"""When operations are computed; :mod:`onnxfold.fold.engines` selects the engine.
+"""Compute operations immediately or postpone them.
 
-Small operations with known operands are computed at once. Everything else is postponed: its
-result is a buffer with shape and dtype only, which is computed when its elements are needed.
+Small operations with known operands are computed immediately. All others are postponed: the result
+is a buffer with a shape and a dtype, whose elements are computed when they are needed.
+:mod:`onnxfold.fold.engines` selects the engine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from onnxfold.support.process_state import THIS_PROCESS, ProcessState
 
 
 class ComputationFailed(Exception):
-    """Postponed operations turned out not to be computable: their nodes have to stay."""
+    """A failure of postponed operations, whose nodes must be kept in the model."""
 
     def __init__(self, failures: Mapping[Operation, str]) -> None:
         super().__init__("; ".join(failures.values()))
@@ -41,7 +42,7 @@ class ComputationFailed(Exception):
 class Evaluator:
     """Computes operations on the buffers of one pool.
 
-    The arguments are those of `Engines`; ``wide`` is for wide precision.
+    ``wide`` selects wide precision. The other arguments are described at `Engines`.
     """
 
     def __init__(
@@ -56,14 +57,14 @@ class Evaluator:
     ) -> None:
         self.pool = pool
         self.rounded: dict[str, str] = {}
-        """Values that could not be computed in wide precision, and why."""
+        """The reasons for values that could not be computed in wide precision, by name."""
         self._widening = Widening(pool, self._apply, self.rounded) if wide else None
         self.apply = self._apply if self._widening is None else self._widening.apply
         """Return the results of an operation: known or deferred buffers.
 
         Raises:
-            Unfoldable: no engine can compute it, with the reason.
-            ComputationFailed: it needed the value of a postponed operation, which failed.
+            Unfoldable: No engine can compute it; the message is the reason.
+            ComputationFailed: It depends on a postponed operation that failed.
         """
         self._engines = Engines(pool, functions, exact, time, process, libraries)
         self.time = self._engines.time
@@ -78,14 +79,15 @@ class Evaluator:
         types = inference.infer(operation)
         outputs = operation.node.outputs
         if any(o.name and t is None for o, t in zip(outputs, types, strict=True)):
-            # only its computation tells the types; NumPy would not stop where the memory limit is
+            # Only the computation determines the types. onnxruntime computes it, because a NumPy
+            # kernel would not stop at the memory limit.
             operation.kernel = None
             self.compute([b for b in operation.operands if b is not None])
-            wanted = [k for k, output in enumerate(outputs) if output.name]
-            made: list[Buffer | None] = [None] * len(outputs)
-            for k, array in zip(wanted, self._engines.evaluate(operation, wanted), strict=True):
-                made[k] = self.pool.adopt(array)
-            return made
+            used = [k for k, output in enumerate(outputs) if output.name]
+            computed: list[Buffer | None] = [None] * len(outputs)
+            for k, array in zip(used, self._engines.evaluate(operation, used), strict=True):
+                computed[k] = self.pool.adopt(array)
+            return computed
         results = []
         for result_type in types:
             if result_type is None:
@@ -98,7 +100,7 @@ class Evaluator:
         return results
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
-        """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
+        """Compute or postpone by the NumPy kernel; return None if the kernel does not apply."""
         operands = operation.operands
         kind = operation.kind
         unknown = [b for b in operands if b is not None and b.elements is None]
@@ -108,7 +110,7 @@ class Evaluator:
             integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
         if kind is Kind.SHAPE:
-            # onnxruntime may make another shape than the one that onnx infers
+            # the shape that onnxruntime computes may differ from the shape that onnx infers
             inferred = [o for o in postponed(unknown) if o.kernel is None]
             self.compute([b for operation in inferred for _, b in operation.awaited()])
         known = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
@@ -121,7 +123,7 @@ class Evaluator:
             for b in operands
         ]
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
-            # the shape and dtype of the result, from one element standing for all
+            # one repeated element suffices for the shape and dtype of the result
             known = False
             arrays = [None if b is None else one_element_array(b) for b in operands]
         try:
@@ -140,14 +142,18 @@ class Evaluator:
         return list(results)
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
-        """Compute deferred buffers and what they need; raise ComputationFailed at the end."""
+        """Compute deferred buffers and their dependencies.
+
+        Raises ComputationFailed after all other operations are computed.
+        """
         buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
             return
-        for buffer in buffers:  # their users may not have retained them yet
+        for buffer in buffers:  # their consumers may not have retained them yet
             self.pool.retain(buffer)
         try:
-            with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
+            # a tensor may be read long after the pass, outside of its context
+            with np.errstate(all="ignore"):
                 failures = self._compute(postponed(buffers), buffers).failures
         finally:
             for buffer in buffers:
@@ -156,10 +162,10 @@ class Evaluator:
             self._fail(failures)
 
     def source(self, buffer: Buffer) -> Source | None:
-        """Return what computes a deferred buffer block by block; what it needs is computed now.
+        """Compute the dependencies of a deferred buffer, and return a source of its blocks.
 
-        Compute the buffer and return None if its last operation is not streamed. Raises
-        ComputationFailed.
+        If its last operation cannot be computed block by block, the buffer is computed, and the
+        result is None. Raises ComputationFailed.
         """
         operations = postponed([buffer])
         if not operations or not is_streamable(operations[-1]):
@@ -177,10 +183,10 @@ class Evaluator:
         raise ComputationFailed(failures)
 
     def _compute(
-        self, operations: list[Operation], wanted: Sequence[Buffer], root: Buffer | None = None
+        self, operations: list[Operation], required: Sequence[Buffer], root: Buffer | None = None
     ) -> Streams:
-        """Compute what is wanted and what the root needs, which is wanted block by block."""
-        streams = Streams(self.pool, self.time, operations, wanted, root)
+        """Compute the required buffers and the dependencies of a root that is read in blocks."""
+        streams = Streams(self.pool, self.time, operations, required, root)
         for operation in operations:
             if operation in streams.operations:
                 streams.make(operation)
@@ -192,7 +198,10 @@ class Evaluator:
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Return the last deferred buffers on the way to these whose computation could fail."""
+        """Return the deferred buffers whose computation could fail and on which these depend.
+
+        A buffer that another returned buffer depends on is omitted.
+        """
         operations = postponed(buffers)
         if not operations:
             return []

@@ -18,10 +18,10 @@ from onnxfold.ops import definition_of, find
 from onnxfold.ops.numpy_kernels import Array, Unfoldable
 
 MOST_SIZES = 64
-"""Elements up to which integer operands are passed to shape inference, as they may be sizes."""
-# Different sizes, one of them 1, that only element-wise ops preserve.
+"""Integer operands of up to this many elements are passed to shape inference: they may be sizes."""
+# A shape that only element-wise ops preserve: all sizes differ, and one of them is 1.
 _ANY_SIZES = [2, 3, 1, 5]
-# The exceptions of onnx for invalid nodes.
+# The exceptions that onnx raises for invalid nodes.
 _REFUSED = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -34,9 +34,10 @@ _Type = tuple[tuple[int, ...], ir.DataType]
 
 
 def infer(operation: Operation) -> list[_Type | None]:
-    """Return the shapes and dtypes of the results in order; None if onnx cannot infer them.
+    """Return the shape and dtype of each result, or None if onnx cannot infer them.
 
-    Raises Unfoldable for an invalid operation, and for a result that is no tensor.
+    Raises:
+        Unfoldable: The operation is invalid, or a result is not a tensor.
     """
     node = operation.node
     schema = schema_of(node.op_type, operation.opset, node.domain)
@@ -51,7 +52,7 @@ def infer(operation: Operation) -> list[_Type | None]:
         if buffer is None:
             continue
         types[name] = type_of(buffer)
-        # of floats (scales of a Resize) onnx and onnxruntime may compute other sizes
+        # for floats, such as the scales of Resize, onnx may infer other sizes than onnxruntime
         is_integer = buffer.dtype.is_integer() and buffer.dtype.bitwidth >= 8
         if is_integer and buffer.is_known and buffer.size <= MOST_SIZES:
             data[name] = tensor_proto(buffer.array())
@@ -69,8 +70,15 @@ def infer_types(
 ) -> Mapping[str, onnx.TypeProto]:
     """Return the types that onnx infers for the outputs of a node, by name.
 
-    The inputs' types and known elements are given by name, the opsets by domain. Raises Unfoldable
-    if onnx rejects the node, or would crash or never end on it.
+    Args:
+        schema: The schema of the op.
+        node: The node.
+        types: The types of the inputs, by name.
+        data: The known elements of inputs, by name.
+        opsets: The version of each domain.
+
+    Raises:
+        Unfoldable: onnx rejects the node, or would crash or never end.
     """
     clamps = find(node.op_type, node.domain).clamps_attributes
     for attribute in node.attribute:
@@ -80,7 +88,7 @@ def infer_types(
             raise Unfoldable(f"shape inference: {attribute.name} is {attribute.i}")
         terms = attribute.s.partition(b"->")[0].split(b",") if attribute.name == "equation" else ()
         if any(b"." in term.replace(b"...", b"", 1) for term in terms):
-            # onnx would parse such an equation of an Einsum for ever
+            # onnx's parser of Einsum equations would never end
             raise Unfoldable(f"shape inference: the equation is {attribute.s!r}")
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
@@ -94,9 +102,9 @@ def infer_types(
 
 
 def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array | None) -> bool:
-    """Return whether runtimes load a model in which a computed value is a constant.
+    """Return whether runtimes load a model in which a computed value is replaced by a constant.
 
-    The elements are None if they are too many to be sizes or axes.
+    The elements are None if their number is too large for sizes or axes.
     """
     for use in uses(value):
         definition = definition_of(use.node)
@@ -113,12 +121,12 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
 
 @functools.cache
 def known_domains() -> frozenset[str]:
-    """Return the domains whose ops onnx knows."""
+    """Return the domains of the ops that onnx defines."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
 
 
 def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
-    """Return the index of the input that was an attribute in older opsets, such as ``axes``."""
+    """Return the index of an input that was an attribute in older opsets, such as ``axes``."""
     if schema is None or name in schema.attributes:
         return None
     return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
@@ -140,10 +148,10 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
 
 @functools.cache
 def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Return whether an ONNX op works element by element on floats or booleans of these dtypes.
+    """Return whether an ONNX op computes element by element on floats or booleans of these dtypes.
 
-    The result then has the shape of operands of the same shape, whatever it is, and no integer is a
-    position or a count. The dtype of an omitted operand is None.
+    Operands of equal shapes then have a result of the same shape, and no integer is an index or a
+    size. The dtype of an omitted operand is None.
     """
     schema = schema_of(op_type, opset, "")
     kinds = onnx.defs.OpSchema.AttrType
@@ -161,12 +169,12 @@ def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, .
     names = ["" if dtype is None else f"i{k}" for k, dtype in enumerate(dtypes)]
     try:
         node = onnx.helper.make_node(op_type, names, ["o"])
-        made = infer_types(schema, node, types, {}, {"": opset})
+        inferred = infer_types(schema, node, types, {}, {"": opset})
     except Unfoldable:
         return False
-    if len(schema.outputs) != 1 or "o" not in made:
+    if len(schema.outputs) != 1 or "o" not in inferred:
         return False
-    return [d.dim_value for d in made["o"].tensor_type.shape.dim] == _ANY_SIZES
+    return [d.dim_value for d in inferred["o"].tensor_type.shape.dim] == _ANY_SIZES
 
 
 @functools.cache
@@ -180,7 +188,7 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
 
 
 def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
-    """Return a tensor of the elements of a pool array."""
+    """Return a protobuf tensor with the elements of a pool array."""
     texts = elements.astype(object) if elements.dtype.kind == "S" else elements
     return onnx.numpy_helper.from_array(texts, name)
 

@@ -1,4 +1,4 @@
-"""One application of an op to buffers: what the evaluators compute."""
+"""Operations: nodes with constant operands, which the evaluator computes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,30 @@ from onnxfold.ops.numpy_kernels import Kind, NumpyKernel, broadcast_shape
 from onnxfold.support.arrays import distinct
 
 OWN = "onnxfold:"
-"""A prefix of names that no model has."""
+"""Prefix of generated value names; models do not use it."""
 
-# Operands and results up to this many bytes each are computed at once, larger ones postponed.
 EAGER_BYTES = 1 << 16
+"""Operations on operands and results of up to this many bytes are computed immediately."""
+
+# Below this number of elements per array, counting repeated elements costs more than it saves.
+_SCALAR_SIZE = 16
+# Estimated bytes of an operation on such arrays. Models have thousands of them.
+_SCALAR_BYTES = 8 * _SCALAR_SIZE * _SCALAR_SIZE
+# Arrays of up to this many elements are not collapsed: the kernel is faster than the analysis.
+_COLLAPSED_SIZE = 64
 
 _Computed = TypeVar("_Computed")
 
 
 class Operation(Deferred):
-    """The op of a node with constant operands, possibly postponed.
+    """A node with the buffers of its constant operands; its computation may be postponed.
 
-    The captures are outer values that the node's subgraphs read; ``operands`` are the buffers of
-    the inputs, then of the captures.
+    The captures are outer values that the node's subgraphs read. ``operands`` contains the buffers
+    of the inputs, followed by those of the captures.
     """
 
     is_wide = False
-    """Whether it is not what the model says, but part of a chain in wide precision."""
+    """Whether the operation computes in wide precision instead of the dtypes of the model."""
 
     def __init__(
         self,
@@ -53,7 +60,7 @@ class Operation(Deferred):
         """The attributes as Python values."""
         self._kind: Kind | None = None
         self.kernel: NumpyKernel | None = find(node.op_type, node.domain, self.opset).kernel
-        """The NumPy kernel; None if there is none, or it turned out not to be exact."""
+        """The NumPy kernel; None if the op has no kernel, or the kernel raised NotExact."""
 
     @property
     def inputs(self) -> Sequence[Buffer | None]:
@@ -61,7 +68,7 @@ class Operation(Deferred):
         return self.operands[: len(self.operands) - len(self.captures)]
 
     def awaited(self) -> list[tuple[int, Buffer]]:
-        """Return the results that are still to be computed, by their index."""
+        """Return the indices and buffers of the results that are not computed yet."""
         return [
             (k, buffer)
             for k, buffer in enumerate(self.results)
@@ -75,9 +82,10 @@ class Operation(Deferred):
 
     @property
     def kind(self) -> Kind:
-        """What its NumPy kernel is for these operands; GENERAL if it has none.
+        """The kind of the NumPy kernel for these operands; GENERAL without a kernel.
 
-        Raises Unfoldable for attributes that no valid model has.
+        Raises:
+            Unfoldable: An attribute is invalid.
         """
         if self.kernel is None:
             return Kind.GENERAL
@@ -89,9 +97,9 @@ class Operation(Deferred):
     def call(
         self, arrays: Sequence[Array | None], most_bytes: int | None = None
     ) -> Sequence[Array]:
-        """Return the results of the NumPy kernel, as `NumpyKernel.__call__`.
+        """Return the results of the NumPy kernel; see `NumpyKernel.__call__`.
 
-        Element-wise work on repeated elements is done once.
+        Element-wise kernels compute repeated elements once.
         """
         assert self.kernel is not None
         shape = None
@@ -102,9 +110,10 @@ class Operation(Deferred):
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """Return the node with other names of its inputs and outputs.
+        """Return the node as a protobuf message with other names of its inputs and outputs.
 
-        The names begin with `OWN`, as subgraphs read the captures by their own names.
+        The names begin with `OWN`. They must differ from the names of the captures, which the
+        subgraphs read.
         """
         proto = onnx.NodeProto(
             op_type=self.node.op_type,
@@ -118,22 +127,24 @@ class Operation(Deferred):
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
-    """Return the postponed operations that the buffers need, operands first."""
-    ends = _made_by(buffers)
-    return operands_first(ends, lambda operation: _made_by(operation.operands)) if ends else []
+    """Return the postponed operations on which the buffers depend, operands first."""
+    roots = _producers(buffers)
+    if not roots:
+        return []
+    return operands_first(roots, lambda operation: _producers(operation.operands))
 
 
-def _made_by(buffers: Sequence[Buffer | None]) -> list[Operation]:
+def _producers(buffers: Sequence[Buffer | None]) -> list[Operation]:
     return [b.deferred for b in buffers if b is not None and isinstance(b.deferred, Operation)]
 
 
 def operands_first(
-    ends: Sequence[_Computed], operands_of: Callable[[_Computed], Iterable[_Computed]]
+    roots: Sequence[_Computed], operands_of: Callable[[_Computed], Iterable[_Computed]]
 ) -> list[_Computed]:
-    """Return computations and all that they need, each once, operands first."""
+    """Return the computations and all their dependencies, each once, operands first."""
     order: list[_Computed] = []
     seen: set[_Computed] = set()
-    stack = [(each, False) for each in reversed(ends)]
+    stack = [(root, False) for root in reversed(roots)]
     while stack:
         current, is_expanded = stack.pop()
         if is_expanded:
@@ -146,15 +157,15 @@ def operands_first(
 
 
 class WideOperation(Operation):
-    """An op of the model on operands that have more bits than the model says."""
+    """An operation on operands of 64 bits instead of the declared dtypes."""
 
     is_wide = True
 
 
 class Conversion(WideOperation):
-    """The conversion of an operand to another dtype, for a node in wide precision.
+    """A conversion between a wide dtype and the declared dtype of an operand or result.
 
-    If it is chained, further operations on the result are computed from the operand.
+    If ``is_chained``, consumers of the result compute from the wide operand instead.
     """
 
     def __init__(
@@ -167,18 +178,18 @@ class Conversion(WideOperation):
 
 
 def one_element_array(buffer: Buffer) -> Array:
-    """Return an array of the buffer's shape and dtype with one element of memory."""
+    """Return an array with the buffer's shape and dtype that repeats one element."""
     return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
 
 
 def effective_bytes(arrays: Sequence[Array | None]) -> int:
     """Return the bytes of the largest operand or result, counting repeated elements once."""
-    if all(a is None or a.size <= 16 for a in arrays):
-        return 8 * 16 * 16  # an estimate for scalars and the like, of which there are thousands
+    if all(a is None or a.size <= _SCALAR_SIZE for a in arrays):
+        return _SCALAR_BYTES
     present = [a for a in arrays if a is not None]
     largest = max(distinct(a).nbytes for a in present)
     if len(present) > 1:
-        # small operands can have a large broadcast, as in an outer sum
+        # the result of a broadcast can be larger than the operands, for example in an outer sum
         collapsed = [a for a in collapse(present)[0] if a is not None]
         shape = broadcast_shape(*(a.shape for a in collapsed))
         largest = max(largest, math.prod(shape) * max(a.itemsize for a in collapsed))
@@ -188,24 +199,34 @@ def effective_bytes(arrays: Sequence[Array | None]) -> int:
 def collapse(
     arrays: Sequence[Array | None],
 ) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
-    """Cut axes along which no operand varies to extent 1; return the full shape if there are."""
+    """Reduce axes along which no operand varies to extent 1.
+
+    Returns the arrays and the original broadcast shape. The shape is None if no axis is reduced.
+    """
     present = [a for a in arrays if a is not None]
-    if all(a.size <= 64 for a in present):
+    if all(a.size <= _COLLAPSED_SIZE for a in present):
         return arrays, None
-    if not any(0 in a.strides for a in present if a.size > 64):
+    if not any(0 in a.strides for a in present if a.size > _COLLAPSED_SIZE):
         return arrays, None
     shape = broadcast_shape(*(a.shape for a in present))
-    constant = [
+    repeated_axes = {
         axis
         for axis in range(-len(shape), 0)
-        if shape[axis] > 1
-        and all(a.ndim < -axis or a.shape[axis] == 1 or a.strides[axis] == 0 for a in present)
-    ]
-    if not constant:
+        if shape[axis] > 1 and all(_repeats_along(a, axis) for a in present)
+    }
+    if not repeated_axes:
         return arrays, None
-    cut: list[Array | None] = []
+    collapsed: list[Array | None] = []
     for a in arrays:
-        axes = () if a is None else range(-a.ndim, 0)
-        once = (*(slice(0, 1) if axis in constant else slice(None) for axis in axes), ...)
-        cut.append(None if a is None else a[once])
-    return cut, shape
+        if a is None:
+            collapsed.append(None)
+            continue
+        axes = range(-a.ndim, 0)
+        indices = [slice(0, 1) if axis in repeated_axes else slice(None) for axis in axes]
+        collapsed.append(a[(*indices, ...)])
+    return collapsed, shape
+
+
+def _repeats_along(array: Array, axis: int) -> bool:
+    """Return whether the elements repeat along a negative axis of the broadcast shape."""
+    return array.ndim < -axis or array.shape[axis] == 1 or array.strides[axis] == 0

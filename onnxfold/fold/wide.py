@@ -1,12 +1,14 @@
-"""Wide precision: constants in float64, int64 and uint64, rounded once at the end of a chain.
+"""Wide precision: compute constants in float64, int64 and uint64, and round each result once.
 
-A result of a chain has the declared dtype and is rounded from a wide buffer, from which further
-results are computed. Both are postponed like other operations: only what is stored is rounded, tile
-by tile. A chain continues behind a stored result as long as that is postponed.
+A chain is a sequence of operations in wide precision. Each result has the declared dtype and is
+rounded from a wide buffer. The next operation of the chain reads the wide buffer. Both buffers are
+postponed like other results: only stored results are rounded, tile by tile. A chain continues after
+a stored result as long as the result is postponed.
 
-A chain ends where the dtype matters: comparisons, casts, shifts, quantization, bodies and functions
-get the rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers
-that overflow at the end wrap: sums and products have the same results with and without.
+Comparisons, casts, shifts, quantization, bodies and functions depend on the dtype. They end a chain
+and get the rounded value, as in the model. A cast to a dtype with more bits is lossless and does
+not end a chain. Integers that overflow when they are rounded wrap, so sums and products have the
+same results as without wide precision.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
     **dict.fromkeys((_T.INT8, _T.INT16, _T.INT32), _T.INT64),
     **dict.fromkeys((_T.UINT8, _T.UINT16, _T.UINT32), _T.UINT64),
 }
-"""The dtype in which elements of a dtype are computed; other dtypes are computed in themselves."""
+"""The dtype in which elements of a dtype are computed; other dtypes are not widened."""
 
 
 Apply = Callable[[Operation], list[Buffer | None]]
@@ -39,8 +41,8 @@ Apply = Callable[[Operation], list[Buffer | None]]
 class Widening:
     """Applies operations in wide precision.
 
-    ``apply`` applies an operation without widening. ``rounded`` receives the values that could not
-    be computed in wide precision, with the reasons.
+    ``apply`` applies an operation without widening. ``rounded`` receives the reasons for values
+    that could not be computed in wide precision, by name.
     """
 
     def __init__(self, pool: Pool, apply: Apply, rounded: dict[str, str]) -> None:
@@ -50,7 +52,7 @@ class Widening:
         self._refused: set[ir.Node] = set()
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation, with their dtypes and shapes in normal precision."""
+        """Return the results of an operation with the declared dtypes and shapes."""
         results = self._apply(operation)
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
             return results
@@ -61,7 +63,7 @@ class Widening:
             return results
 
     def learn(self, failures: Mapping[Operation, str]) -> None:
-        """Record operations that failed in wide precision, which are not tried again."""
+        """Record operations that failed in wide precision, so that they are not tried again."""
         for operation, reason in failures.items():
             if operation.is_wide:
                 self._refuse(operation.node, reason)
@@ -74,7 +76,7 @@ class Widening:
     def _in_wide(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Return the results rounded from wide ones; None if the given results are used."""
+        """Return the results rounded from wide ones; None if normal precision applies."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
         definition = definition_of(node)
@@ -87,24 +89,25 @@ class Widening:
         form = None if operation.captures else _form(node.op_type, operation.opset, node.domain)
         if form is None:
             if continues:
-                raise Unfoldable("its body computes in the dtypes it declares")
+                raise Unfoldable("its body computes in the declared dtypes")
             return None
-        variables, allowed, given = form
+        variables, allowed, output_variables = form
         formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
-        # operands that determine a result's dtype are widened, and so are other floats
+        # operands that determine the dtype of a result are widened, as well as other floats
         widened = [
             b is not None
             and b.dtype in WIDE
             and f"tensor({WIDE[b.dtype].name.lower()})" in allowed.get(variable, ())
             for b, variable in zip(operation.operands, formal, strict=True)
         ]
-        if not any(is_wide and t in given for is_wide, t in zip(widened, formal, strict=True)):
-            if continues and given & set(variables):
+        pairs = zip(widened, formal, strict=True)
+        if not any(is_wide and variable in output_variables for is_wide, variable in pairs):
+            if continues and output_variables & set(variables):
                 raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
             return None
         operands = [
             _wide_of(b) or self._convert(b, WIDE[b.dtype], node, is_chained=False)
-            if b is not None and is_wide and (variable in given or b.dtype in _FLOATS)
+            if b is not None and is_wide and (variable in output_variables or b.dtype in _FLOATS)
             else b
             for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True)
         ]
@@ -112,21 +115,21 @@ class Widening:
         for buffer in converted:
             self._pool.retain(buffer)
         try:
-            made = self._apply(WideOperation(node, operands, operation.opsets))
+            wide_results = self._apply(WideOperation(node, operands, operation.opsets))
         finally:
             for buffer in converted:
                 self._pool.release(buffer)
-        if any(not _is_twin(*pair) for pair in zip(made, results, strict=True)):
-            for unused in made:
+        if any(not _is_twin(*pair) for pair in zip(wide_results, results, strict=True)):
+            for unused in wide_results:
                 if unused is not None and not unused.references:
                     self._pool.discard(unused)
-            raise Unfoldable("what it gives has another shape in wide precision")
-        return [self._round(*pair, node) for pair in zip(made, results, strict=True)]
+            raise Unfoldable("its result has another shape in wide precision")
+        return [self._round(*pair, node) for pair in zip(wide_results, results, strict=True)]
 
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
     ) -> Buffer | None:
-        """Return a wide result in the dtype of the normal result, which is discarded."""
+        """Discard the normal result, and return the wide result in its dtype."""
         if wide is None or result is None:
             return None
         self._pool.discard(result)
@@ -147,7 +150,7 @@ class Widening:
     def _cast(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Return the result of a cast, which ends the chain if the target dtype has fewer bits."""
+        """Return the result of a cast; the chain ends if the target dtype has fewer bits."""
         first = operation.operands[0]
         result = results[0]
         wide = None if first is None else _wide_of(first)
@@ -163,9 +166,10 @@ class Widening:
 def _form(
     op_type: str, opset: int, domain: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
-    """Return the type variables of an op's inputs, their allowed types, and those of the outputs.
+    """Return the type variables of the inputs, their allowed types, and those of the outputs.
 
-    The last input's is that of all further ones. None for ops without schema or inputs.
+    The variable of the last input also applies to all further inputs of a variadic op. The result
+    is None for ops without schema or inputs.
     """
     schema = None if domain else schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:
@@ -178,7 +182,7 @@ def _form(
 
 
 def _wide_of(buffer: Buffer) -> Buffer | None:
-    """Return the wide buffer from which a buffer is rounded."""
+    """Return the wide buffer from which a buffer is rounded, or None."""
     deferred = buffer.deferred
     if isinstance(deferred, Conversion) and deferred.is_chained:
         return deferred.operands[0]
@@ -193,7 +197,7 @@ def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
 
 @functools.cache
 def _kernel(dtype: ir.DataType) -> NumpyKernel:
-    """Return a kernel that converts to a dtype element by element."""
+    """Return an element-wise kernel that converts to a dtype."""
     convert = functools.partial(rounded, target=dtype.numpy())
     return NumpyKernel("", convert, Kind.ELEMENTWISE)
 
@@ -208,8 +212,9 @@ def rounded(x: Array, target: DType) -> Array:
 def _to_odd(x: Array) -> Array:
     """Return float32 numbers that round to narrower dtypes like the original float64 numbers.
 
-    Between two float32 numbers, the one with an odd last bit is taken (S. Boldo and G. Melquiond,
-    "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+    A number between two float32 numbers is rounded to the one with an odd last bit. Source:
+    S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
+    rounding to odd", 2008.
     """
     near = np.atleast_1d(x.astype(np.float32))
     bits = near.view(np.uint32)

@@ -1,4 +1,4 @@
-"""Array buffers for constant values: views, reference counts, spilling, writing in tiles."""
+"""The pool of buffers of constant values: views, reference counts, spilling, tiled writes."""
 
 from onnxfold.fold.pool.buffer import Buffer, Deferred, Memory
 from onnxfold.fold.pool.pool import Pool, Watch

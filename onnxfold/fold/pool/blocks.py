@@ -1,4 +1,4 @@
-"""Blocks of large values, for computing and for writing."""
+"""Divide large values into blocks for computing and writing."""
 
 from __future__ import annotations
 
@@ -16,45 +16,48 @@ from onnxfold.ir.storage import Tile, data_bytes
 Box = tuple[slice, ...]
 
 LARGE = 1 << 26
-"""Bytes above which the pages of a value that is read across its rows cannot all stay."""
+"""Above this many bytes, the mapped pages of a value that is read across its rows are released."""
 SLAB = 1 << 24
-"""Bytes of the blocks in which such a value is read."""
+"""Bytes of the blocks in which a value above `LARGE` is read."""
 WORKING_BYTES = 1 << 19
-"""What a thread needs to compute a block, besides the place of the result."""
+"""Bytes of working memory that a thread needs to compute a block, without the result."""
 KEPT_BYTES = 1 << 22
-"""Bytes of mapped pages that are read before they are given back."""
+"""Mapped pages are released after this many bytes are read."""
 
-# A stretch of a row shorter than this many bytes is not worth a system call of its own.
+# Minimum bytes of a contiguous segment in a file: each segment needs a system call.
 _LEAST_WRITE = 2048
-# What is copied at a time where rows and columns change places. Both sides should be long: a cache
-# line is used fully, and threads hand each other the GIL for each copy.
+# Bytes and columns of a block that is copied with rows and columns exchanged. Both sides are long,
+# so that cache lines are used fully and few copies contend for the GIL.
 _COPIED = 1 << 18
 _COLUMNS = 512
-_SMALL = 4096  # elements below which a copy is not cut into blocks
+# Arrays with fewer elements are copied at once.
+_SMALL = 4096
+# Bytes by which the rows of the intermediate array of a copy are padded.
+_PAD = 16
 
 
 class Source(Protocol):
-    """Elements of which several threads can read any box at once."""
+    """Elements of a value; several threads can read boxes of it concurrently."""
 
     shape: tuple[int, ...]
-    """Extents of at least one axis, in row-major order; the axes need not be those of the value."""
+    """Extents of at least one axis, in row-major order; they may differ from the value's shape."""
     dtype: ir.DataType
     fast_axis: int
-    """The axis along which most of what is read lies in memory."""
+    """The axis along which most of the data that is read is contiguous in memory."""
     read_bytes: int
-    """Bytes of what it is computed from."""
+    """Bytes of the data from which the elements are computed."""
 
     def fill(self, box: Box, target: Array) -> None:
-        """Put the elements in a box into ``target``, an array of its shape and any strides."""
+        """Write the elements in a box into ``target``, an array of its shape with any strides."""
         ...
 
     def release(self) -> None:
-        """Release the mapped pages that reading has touched."""
+        """Release the mapped pages that were read."""
         ...
 
 
 class ArraySource:
-    """The elements of an array with any strides; mapped pages of its buffer are released."""
+    """The elements of an array with any strides; releases the mapped pages of its buffer."""
 
     def __init__(self, array: Array, dtype: ir.DataType, buffer: Buffer | None = None) -> None:
         self._buffer = buffer
@@ -68,7 +71,7 @@ class ArraySource:
         """Copy the elements in a box."""
         part = self._array[box]
         copy(target, part)
-        # pages that other blocks read, too, stay
+        # a part that is spread over many pages shares them with other blocks
         is_large = self.read_bytes > LARGE and distance(part) <= 4 * part.nbytes
         if is_large and self._buffer is not None:
             self._buffer.release_pages(part)
@@ -80,10 +83,11 @@ class ArraySource:
 
 
 def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
-    """Cut a source into blocks that cover its stored bytes once.
+    """Divide a source into blocks that cover its stored bytes once.
 
-    A block is one segment of ``nbytes``. If what is read lies across the rows and is too large for
-    its pages to stay, it is many segments, ``slab`` bytes together; 0 for single ones, in order.
+    A block is one segment of about ``nbytes`` bytes. If the source is read across its rows and
+    exceeds `LARGE`, a block has many segments with about ``slab`` bytes together. With a ``slab``
+    of 0, all blocks are single segments in order.
     """
     shape = source.shape
     dtype = source.dtype
@@ -129,12 +133,12 @@ def _read(source: Source, box: Box, out: Array) -> None:
 def boxes(
     shape: Sequence[int], limit: int, fast: int | None = None, run: int = 0, unit: int = 1
 ) -> Iterator[Box]:
-    """Cut a shape into boxes of about ``limit`` elements.
+    """Divide a shape into boxes of about ``limit`` elements.
 
-    Without a fast axis, or where it is the last one, the elements of a box follow each other in
-    row-major order, and so do the boxes. Else a box is long along the fast axis as well as along
-    the last ones, of which it takes at least ``run`` elements. Boxes begin at a multiple of
-    ``unit`` elements, and have at least so many.
+    Without a fast axis, or if it is the last axis, the boxes and the elements of each box are
+    contiguous in row-major order. Otherwise, a box is long along the fast axis and has at least
+    ``run`` elements along the last axes. Boxes begin at a multiple of ``unit`` elements and have at
+    least ``unit`` elements.
     """
     if 0 in shape:
         return
@@ -145,9 +149,9 @@ def boxes(
     sizes = [1] * len(shape)
 
     def grow(axis: int, most: int) -> None:
-        room = most // math.prod(sizes)
-        if room > 1:
-            sizes[axis] = min(shape[axis], sizes[axis] * room)
+        factor = most // math.prod(sizes)
+        if factor > 1:
+            sizes[axis] = min(shape[axis], sizes[axis] * factor)
 
     if fast is not None and fast < last:
         for axis in range(last, fast, -1):
@@ -171,13 +175,13 @@ def boxes(
 
 
 def distance(array: Array) -> int:
-    """Return the bytes from the first element of a view in memory to the last."""
+    """Return the bytes between the first and the last address of a view."""
     low, high = byte_bounds(array)
     return high - low if array.size else 0
 
 
 def fast_axis(array: Array) -> int:
-    """Return the axis with the shortest steps through memory; the last where there are several."""
+    """Return the axis with the smallest stride; the last one if several strides are equal."""
     found = max(array.ndim - 1, 0)
     least = math.inf
     for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
@@ -188,11 +192,12 @@ def fast_axis(array: Array) -> int:
 
 
 def copy(target: Array, source: Array) -> None:
-    """``target[...] = source`` for any strides of both, broadcast.
+    """Copy elements with broadcasting and any strides, as ``target[...] = source``.
 
-    Where the fast axes of the two differ, a plain copy touches a new cache line for every element.
-    Blocks use each line fully, through an array whose rows are no power of two bytes apart: that
-    would map a whole column to one set of the cache.
+    If the fast axes of the two arrays differ, a plain copy touches a new cache line for every
+    element. Copying blocks through an intermediate array uses each cache line fully. The rows of
+    that array are padded: with a stride of a power of two, all elements of a column would map to
+    the same cache set.
     """
     if source.size < _SMALL or source.shape != target.shape:
         np.copyto(target, source)
@@ -202,17 +207,19 @@ def copy(target: Array, source: Array) -> None:
     if fast == other or abs(source.strides[other]) <= source.itemsize:
         np.copyto(target, source)
         return
-    # a view with the axes of the target in the order of its memory
+    # order the axes by the strides of the target
     order = sorted(range(target.ndim), key=lambda k: -abs(target.strides[k]))
-    target, source = target.transpose(order), source.transpose(order)
+    target = target.transpose(order)
+    source = source.transpose(order)
     fast = order.index(fast)
-    pad = max(1, 16 // source.itemsize)
-    room = np.empty(0, source.dtype)
+    pad = max(1, _PAD // source.itemsize)
+    memory = np.empty(0, source.dtype)
     for box in boxes(source.shape, _COPIED // source.itemsize, fast, _COLUMNS):
         part = np.moveaxis(source[box], fast, -1)
         shape = (*part.shape[:-1], part.shape[-1] + pad)
-        if room.size < math.prod(shape):
-            room = np.empty(math.prod(shape), source.dtype)
-        stage = room[: math.prod(shape)].reshape(shape)[..., :-pad]
-        np.copyto(stage, part)
-        np.copyto(target[box], np.moveaxis(stage, -1, fast))
+        size = math.prod(shape)
+        if memory.size < size:
+            memory = np.empty(size, source.dtype)
+        intermediate = memory[:size].reshape(shape)[..., :-pad]
+        np.copyto(intermediate, part)
+        np.copyto(target[box], np.moveaxis(intermediate, -1, fast))

@@ -1,4 +1,4 @@
-"""Buffers: constant values inside the optimizer, and the blocks of memory they look at."""
+"""Buffers of constant values, and the memory regions that they view."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ Array = npt.NDArray[Any]
 
 
 class Memory(enum.Enum):
-    """Where the bytes of a region are, and whether the pool accounts for them."""
+    """The kind of memory of a region; only owned memory counts toward the limit of the pool."""
 
     MAPPED = "mapped"
-    """In a file of the model, read through a shared mapping: takes no memory of the process."""
+    """A memory-mapped file of the model, which takes no private memory."""
     FOREIGN = "foreign"
-    """In an object of the model: a parsed protobuf field, or an array of the caller."""
+    """An object of the model: a parsed protobuf field, or an array of the caller."""
     OWNED = "owned"
-    """Allocated for a result: counted as live until the last buffer on it is freed."""
+    """Memory allocated for a result, live until the last buffer that views it is freed."""
     SPILLED = "spilled"
-    """Moved to an unlinked scratch file, read through a mapping."""
+    """A mapped part of the unlinked scratch file to which an owned region was moved."""
 
 
 @dataclass(eq=False, slots=True)
 class Region:
-    """A block of memory and the buffers that view it; the last of them frees it."""
+    """A block of memory and the buffers that view it; the last buffer frees it."""
 
     root: object
     nbytes: int
     kind: Memory
     buffers: set[Buffer] = field(default_factory=set)
     file: MappedFile | None = None
-    """The file behind a mapped region, or the part of the scratch file behind a spilled one."""
+    """The file of a mapped region, or the part of the scratch file of a spilled region."""
 
 
 class Deferred:
-    """A computation whose results are known by shape and dtype only.
+    """A postponed computation; only the shapes and dtypes of its results are known.
 
-    ``outstanding`` counts the results that are still deferred; at zero the operands are released.
+    ``outstanding`` counts the results that are not computed or freed yet. When it reaches zero, the
+    operands are released.
     """
 
     __slots__ = ("operands", "outstanding")
@@ -55,10 +56,10 @@ class Deferred:
 
 
 class Buffer:
-    """A constant value: an array that the pool accounts for, or a deferred computation of one.
+    """A constant value: an array in the pool, or a deferred computation of an array.
 
-    ``shape`` and ``dtype`` are always known. ``array()`` gives the elements as a read-only NumPy
-    view (strided, zero-strided or contiguous), computing them first where they are deferred.
+    ``shape`` and ``dtype`` are always known. ``array()`` returns the elements as a read-only NumPy
+    view with any strides. It computes deferred elements first.
     """
 
     __slots__ = ("deferred", "dtype", "elements", "held", "pool", "references", "region", "shape")
@@ -71,16 +72,16 @@ class Buffer:
         deferred: Deferred | None = None,
     ) -> None:
         self.pool = pool
-        """The :class:`~onnxfold.fold.pool.pool.Pool` that made it."""
+        """The :class:`~onnxfold.fold.pool.pool.Pool` that created the buffer."""
         self.shape = shape
         self.dtype = dtype
         self.region: Region | None = None
         self.deferred = deferred
         self.references = 0
         self.held: Buffer | None = None
-        """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
+        """A buffer that is retained for the lifetime of this one (:meth:`Pool.hold`)."""
         self.elements: Array | None = None
-        """None while the elements are deferred, and after the buffer is freed."""
+        """None while the elements are deferred and after the buffer is freed."""
 
     @property
     def size(self) -> int:
@@ -89,7 +90,7 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the value takes when stored in a model (packed for sub-byte dtypes)."""
+        """Bytes of the value in a model file; dtypes narrower than a byte are packed."""
         return data_bytes(self.dtype, self.shape)
 
     @property
@@ -98,21 +99,21 @@ class Buffer:
         return self.elements is not None
 
     def array(self) -> Array:
-        """Return the elements, which must not be kept beyond the buffer's life."""
+        """Return the elements, which must not be used after the buffer is freed."""
         if self.elements is None:
             self.pool.evaluator.compute([self])
         assert self.elements is not None, "the evaluator left a requested buffer without elements"
         return self.elements
 
     def key(self) -> tuple[Any, ...]:
-        """A key that is equal for two buffers with the same view of the same elements."""
+        """Return a key that is equal for two buffers with the same view of the same memory."""
         if self.elements is None:
             return (id(self),)
         start = self.elements.__array_interface__["data"][0]
         return (start, self.elements.strides, self.shape, self.dtype, id(self.region))
 
     def span(self) -> Span | None:
-        """Return where the stored bytes are in a file, if they are there in row-major order."""
+        """Return the position of the stored bytes in a file, if it has them in row-major order."""
         region = self.region
         array = self.elements
         if region is None or region.file is None or array is None or self.dtype.bitwidth < 8:
@@ -123,7 +124,7 @@ class Buffer:
         return Span(region.file, start, array.nbytes)
 
     def release_pages(self, part: Array | None = None) -> None:
-        """Release the mapped pages that reading the elements, or a part of them, has touched."""
+        """Release the mapped pages of the elements, or of a part of them."""
         region = self.region
         holder = None if region is None else region.file
         if holder is None or self.elements is None or self.elements.size == 0:
@@ -135,7 +136,7 @@ class Buffer:
 
 
 def byte_bounds(array: Array) -> tuple[int, int]:
-    """Return the first address of an array, and the one behind the last."""
+    """Return the first address of an array and the address after the last one."""
     low = int(array.__array_interface__["data"][0])
     high = low
     for extent, stride in zip(array.shape, array.strides, strict=True):
@@ -147,19 +148,19 @@ def byte_bounds(array: Array) -> tuple[int, int]:
 
 
 def weight_of(array: Array) -> int:
-    """Return the bytes of memory that the elements take; of strings, with their texts."""
+    """Return the bytes of memory that the elements take, including the texts of strings."""
     if array.dtype.hasobject:
         return array.nbytes + sum(len(text) for text in array.flat)
     return array.nbytes
 
 
 def root_of(array: Array) -> object:
-    """Return the object that owns the memory an array looks at (follows views to their base)."""
+    """Return the object at the end of the chain of bases of an array."""
     current: Any = array
     while True:
         base = current.base
         if base is not None and not isinstance(base, np.ndarray):
-            # as_strided and broadcast_to put a small holder between the view and its base
+            # as_strided and broadcast_to insert a helper object between the view and its base
             base = getattr(base, "base", None)
         if not isinstance(base, np.ndarray):
             return current

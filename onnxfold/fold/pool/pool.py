@@ -1,4 +1,4 @@
-"""The pool: every constant value is a buffer here, and only final results become tensors."""
+"""The pool of the buffers of constant values; only stored results become tensors."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from onnxfold.ir import storage
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.parallel import THREADS, for_each
 
-# Without a limit of the user, this many bytes are held in memory before the rest goes to disk:
-# the memory of a run must not grow with the model.
+# Bytes in memory above which blocks are spilled to disk, without an option of the user. The memory
+# of a run must not grow with the model.
 DEFAULT_LIMIT = 512 << 20
-# Smaller blocks are not spilled.
+# Blocks with fewer bytes are not spilled.
 _LEAST_SPILLED = 1 << 20
-# Length of the blocks in which a postponed result is computed, bytes.
+# Bytes of the blocks in which a postponed result is computed.
 _BLOCK = 1 << 20
+# Bytes of these blocks if the elements are read across the rows.
 _SLAB = 1 << 22
 STORING_BYTES = (WORKING_BYTES + _SLAB) * THREADS
-"""Bytes that the threads take that compute a postponed result, besides the result."""
+"""Bytes of working memory that all threads take to compute a postponed result."""
 
 _dtype_of = functools.cache(ir.DataType.from_numpy)
 
 
 @dataclass
 class Statistics:
-    """Counters of one pool; bytes are bytes the pool owns (mapped input weights cost none)."""
+    """Counters of one pool. Only bytes of owned memory are counted, not those of mapped weights."""
 
     live: int = 0
-    """Buffers that exist now."""
+    """Number of existing buffers."""
     live_bytes: int = 0
     peak_bytes: int = 0
     spilled_bytes: int = 0
     materialized: int = 0
-    """Buffers that became tensors of the output model."""
+    """Number of buffers that became tensors of the output model."""
 
 
 @runtime_checkable
@@ -56,20 +57,20 @@ class Watch(Protocol):
         """Record the live bytes."""
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
-        """Record that a value of the model has a buffer now."""
+        """Record that a value of the model got a buffer."""
 
 
 class Pool:
     """Reference-counted array buffers for constant values.
 
-    A user of a buffer retains it and releases it afterwards. The last release frees the buffer, and
-    its memory is freed with the last buffer that views it: a view keeps its base alive.
+    A user of a buffer retains it and releases it afterwards. The last release frees the buffer. The
+    memory is freed with the last buffer that views it.
 
     Args:
         memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
             scratch file; None for ``DEFAULT_LIMIT``.
-        scratch_folder: Folder for the scratch file (unlinked as soon as it is open); None for the
-            system's temporary folder.
+        scratch_folder: Folder for the scratch file, which is unlinked when it is opened; None for
+            the system's temporary folder.
         watch: An observer of the pool.
     """
 
@@ -88,10 +89,10 @@ class Pool:
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self.evaluator: Any = None
-        """The ``onnxfold.fold.evaluator.Evaluator`` of deferred buffers, which sets itself."""
+        """The ``onnxfold.fold.evaluator.Evaluator`` of deferred buffers, set by its constructor."""
 
     def buffer_of(self, value: ir.Value) -> Buffer:
-        """Return the buffer of a constant value: at first use a view of the model's bytes."""
+        """Return the buffer of a constant value; the first call creates a view of its tensor."""
         if value in self._bound:
             return self._bound[value]
         if value.const_value is None:
@@ -103,7 +104,7 @@ class Pool:
         return value in self._bound
 
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
-        """Bind the value to a buffer, which is retained once for it."""
+        """Bind the value to a buffer and retain the buffer."""
         buffer.references += 1
         self._bound[value] = buffer
         if self._watch is not None:
@@ -111,20 +112,20 @@ class Pool:
         return buffer
 
     def unbind(self, value: ir.Value) -> None:
-        """Release the buffer of a value that has no users any more."""
+        """Release the buffer of a value without remaining uses."""
         buffer = self._bound.pop(value, None)
         if buffer is not None:
             self.release(buffer)
 
     def settle(self, values: Iterable[ir.Value] = ()) -> None:
-        """Unbind all values but these."""
+        """Unbind all values except these."""
         kept = set(values)
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
-        """Return a buffer on the bytes of a tensor of the model: mapped if they are in a file."""
+        """Return a buffer that views the bytes of a tensor; bytes in a file are mapped."""
         raw = getattr(tensor, "raw", None)
         if isinstance(raw, Buffer):
             return raw
@@ -141,7 +142,7 @@ class Pool:
     def adopt(
         self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
     ) -> Buffer:
-        """Return a buffer for an array, which may be a view of memory of the pool."""
+        """Return a buffer of an array, which may view memory that the pool already has."""
         buffer = Buffer(self, array.shape, dtype or _dtype_of(array.dtype))
         self.statistics.live += 1
         self._attach(buffer, array, kind)
@@ -150,7 +151,7 @@ class Pool:
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
         """Return a buffer whose elements are computed at their first use.
 
-        Its operands are retained until all results are computed or freed.
+        The operands are retained until all results are computed or freed.
         """
         buffer = Buffer(self, shape, dtype, deferred)
         if deferred.outstanding == 0:
@@ -162,7 +163,7 @@ class Pool:
         return buffer
 
     def fulfil(self, buffer: Buffer, array: Array) -> None:
-        """Set the elements of a deferred buffer. Raises ValueError for another shape or dtype."""
+        """Set the elements of a deferred buffer. Raises ValueError for a wrong shape or dtype."""
         if tuple(array.shape) != buffer.shape:
             raise ValueError(f"expected shape {list(buffer.shape)}, got {list(array.shape)}")
         if buffer.dtype != ir.DataType.STRING and array.dtype != buffer.dtype.numpy():
@@ -195,7 +196,7 @@ class Pool:
         buffer.elements = array
 
     def add_live(self, nbytes: int) -> None:
-        """Add to the number of live bytes; a negative number is subtracted."""
+        """Add a number, which may be negative, to the live bytes."""
         statistics = self.statistics
         statistics.live_bytes += nbytes
         if statistics.live_bytes > statistics.peak_bytes:
@@ -214,7 +215,10 @@ class Pool:
             self.discard(buffer)
 
     def hold(self, buffer: Buffer, other: Buffer | None) -> None:
-        """Retain another buffer as long as the first one exists; None releases it."""
+        """Retain another buffer for the lifetime of the first one.
+
+        The previous other buffer is released; None only releases it.
+        """
         before, buffer.held = buffer.held, other
         if other is not None:
             self.retain(other)
@@ -223,14 +227,14 @@ class Pool:
 
     def discard(self, buffer: Buffer) -> None:
         """Free a buffer without references."""
-        # A chain of postponed work can be as deep as the graph: no recursion.
+        # A loop instead of recursion: a chain of postponed operations can be as deep as the graph.
         pending = [buffer]
         while pending:
             current = pending.pop()
-            pool = current.pool  # a tensor of an earlier pool may be an operand here
+            pool = current.pool  # a tensor of an earlier pool may be an operand
             pool.statistics.live -= 1
             region, current.region = current.region, None
-            current.elements = None  # others may still know the buffer: its memory must not live on
+            current.elements = None  # remaining references to the buffer must not keep its memory
             if region is not None:
                 region.buffers.discard(current)
                 if not region.buffers:
@@ -246,7 +250,7 @@ class Pool:
                 current.held = None
 
     def close(self) -> None:
-        """Free all buffers: their tensors are not read any more."""
+        """Free all buffers; their tensors must not be read afterwards."""
         for region in self._regions.values():
             for buffer in region.buffers:
                 buffer.elements = None
@@ -257,7 +261,7 @@ class Pool:
     def store(self, source: Source) -> Array:
         """Return the elements of a source, computed block by block with several threads.
 
-        The array is in row-major order; above the limit of memory, it is in the scratch file.
+        The array is in row-major order. If it exceeds the memory limit, it is in the scratch file.
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
@@ -284,7 +288,7 @@ class Pool:
         return array
 
     def make_room(self, nbytes: int, keep: Region | None = None) -> None:
-        """Spill the largest owned blocks but one until so many more bytes are within the limit."""
+        """Spill the largest owned regions, except ``keep``, until ``nbytes`` more bytes fit."""
         while self.statistics.live_bytes + nbytes > self.memory_limit:
             movable = [region for region in self._large if region is not keep]
             if not movable:
@@ -316,7 +320,7 @@ class Pool:
 
 
 def _settle(deferred: Deferred) -> list[Buffer]:
-    """Count one outstanding result less; return the operands without references."""
+    """Decrement the count of outstanding results; return the operands without references."""
     deferred.outstanding -= 1
     if deferred.outstanding:
         return []
@@ -326,7 +330,7 @@ def _settle(deferred: Deferred) -> list[Buffer]:
 
 
 def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
-    """Drop a reference to each buffer; return the buffers without any."""
+    """Drop a reference to each buffer; return the buffers without references."""
     unused = []
     for buffer in buffers:
         if buffer is not None:
@@ -337,7 +341,7 @@ def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
 
 
 class ScratchPart(storage.MappedFile):
-    """A segment of the scratch file: written piece by piece, then read through a mapping."""
+    """A segment of the scratch file that is written in pieces and read through a mapping."""
 
     __slots__ = ("_descriptor", "_folder", "_offset")
 
@@ -349,12 +353,12 @@ class ScratchPart(storage.MappedFile):
 
     def write(self, data: memoryview, offset: int) -> None:
         """Write bytes at ``offset``. Thread-safe. Raises OnnxFoldError if the disk is full."""
-        with _naming(self._folder):
+        with _errors_with_path(self._folder):
             storage.write_at(self._descriptor, data, self._offset + offset)
 
 
 class Scratch:
-    """An unlinked file that grows by one mapping per spilled block and ends with the process."""
+    """An unlinked file with one mapping per spilled block; the system removes it at exit."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
@@ -364,7 +368,7 @@ class Scratch:
     def create(self, nbytes: int) -> ScratchPart:
         """Allocate at least one byte. Raises OnnxFoldError if the disk is full."""
         folder = self._folder or tempfile.gettempdir()
-        with _naming(folder):
+        with _errors_with_path(folder):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             descriptor = self._file.fileno()
@@ -379,8 +383,8 @@ class Scratch:
 
 
 @contextlib.contextmanager
-def _naming(folder: str) -> Iterator[None]:
-    """Turn errors of the system into errors that name the file."""
+def _errors_with_path(folder: str) -> Iterator[None]:
+    """Convert errors of the system into errors that name the folder."""
     try:
         yield
     except OSError as error:

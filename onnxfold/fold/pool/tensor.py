@@ -1,4 +1,4 @@
-"""A buffer as a tensor of the output model: the one place where a value is materialized."""
+"""Tensors of the output model whose elements are in a buffer of the pool."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from onnxfold.ir.storage.encode import static_shape
 from onnxfold.ir.storage.tensors import StoredTensor
 from onnxfold.support.parallel import THREADS
 
+# Bytes that are computed at a time when a tensor is read in order.
 _STREAM = 1 << 20
-_LEAST = 1 << 16
+# Tensors with fewer bytes are written to file objects at once.
+_LEAST_STREAMED = 1 << 16
+# Working memory of all threads while postponed elements are read, in bytes.
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS
 
 
 class BufferTensor(StoredTensor, TensorBase):
-    """An ``onnx_ir`` tensor whose elements are a buffer: strided, mapped, or still to be computed.
+    """An ``onnx_ir`` tensor whose elements are in a buffer: strided, mapped or deferred.
 
-    Saving streams it block by block into the file. It retains its buffer as long as it exists, so
-    a model can be saved more than once and used in Python in between.
+    Saving writes it block by block into the file. The tensor retains its buffer for its own
+    lifetime, so a model can be saved repeatedly and used in Python between two saves.
     """
 
     __slots__ = ("_source", "buffer", "dtype", "raw", "shape")
@@ -41,7 +44,7 @@ class BufferTensor(StoredTensor, TensorBase):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements as ONNX stores them: packed where they are smaller than a byte."""
+        """Number of stored bytes; elements narrower than a byte are packed."""
         return self.buffer.nbytes
 
     @property
@@ -51,15 +54,15 @@ class BufferTensor(StoredTensor, TensorBase):
 
     @property
     def span(self) -> Span | None:
-        """Where the stored bytes are in a file of the model: for a view that keeps their order."""
+        """The position of the stored bytes in a file of the model, if they are contiguous there."""
         return self.buffer.span()
 
     def numpy(self) -> Array:
-        """Return the elements as a read-only view; deferred ones are computed."""
+        """Return the elements as a read-only view; deferred elements are computed."""
         return self.buffer.array()
 
     def tobytes(self) -> bytes:
-        """Return all stored bytes at once (a copy: for small tensors; large ones are streamed)."""
+        """Return a copy of all stored bytes; for large tensors, use `pieces` or `tiles`."""
         if self.buffer.is_known and self.dtype.bitwidth >= 8:
             stored = self.buffer.array().tobytes()
             self.release()
@@ -67,34 +70,36 @@ class BufferTensor(StoredTensor, TensorBase):
         return b"".join(piece.tobytes() for piece in self.pieces())
 
     def tofile(self, file: IO[bytes]) -> None:
-        """Write the stored bytes to a file object, block by block if they are many."""
-        if self.nbytes < _LEAST:
+        """Write the stored bytes to a file object; a large tensor is written block by block."""
+        if self.nbytes < _LEAST_STREAMED:
             file.write(self.tobytes())
         else:
             for piece in self.pieces():
                 file.write(piece.data)
 
     def pieces(self) -> Iterator[Array]:
-        """Yield the stored bytes in order; each piece is valid until the next one."""
-        room = np.empty(0, np.uint8)
+        """Yield the stored bytes in order; a piece is valid until the next one is requested."""
+        memory = np.empty(0, np.uint8)
         for block in blocks_of(self._open(), _STREAM):
-            if block.nbytes > room.nbytes:
-                room = np.empty(block.nbytes, np.uint8)
-            block.read(room[: block.nbytes])
-            yield room[: block.nbytes]
+            if block.nbytes > memory.nbytes:
+                memory = np.empty(block.nbytes, np.uint8)
+            piece = memory[: block.nbytes]
+            block.read(piece)
+            yield piece
         self.release()
 
     def tiles(self, nbytes: int) -> Iterator[Tile]:
         """Return independent blocks of about ``nbytes`` that cover the stored bytes.
 
-        What is postponed is computed in them, until :meth:`release`.
+        Reading a block computes its postponed elements. The blocks are valid until
+        :meth:`release`.
         """
         source = self._open()
         limit = self.buffer.pool.memory_limit
         return blocks_of(source, nbytes, min(SLAB, max(nbytes, limit // (4 * THREADS))))
 
     def _open(self) -> Source:
-        """Open a source of the elements; postponed elements are computed as they are read."""
+        """Open a source of the elements, which computes postponed elements when they are read."""
         self.release()
         pool = self.buffer.pool
         if not self.buffer.is_known:
@@ -105,7 +110,7 @@ class BufferTensor(StoredTensor, TensorBase):
         return self._source
 
     def release(self) -> None:
-        """Release the pages of mapped input: all blocks are in the file."""
+        """Release the source and the mapped pages after all blocks are written."""
         self.buffer.release_pages()
         if self._source is not None:
             self._source.release()

@@ -1,8 +1,9 @@
-"""Find values that are constant up to a broadcast: only their sizes depend on inputs.
+"""Find values that are constant up to a broadcast.
 
-A mask of ones for a batch of any size is an example. Such a value is a broadcast of its base, which
-is a constant. Values that are computed from such values and from constants can be of this kind,
-too. The op definitions decide this, see `onnxfold.ops.bases`.
+Only the sizes of such a value depend on inputs. An example is a mask of ones for a batch of any
+size. The value is a broadcast of its base, which is a constant. Values that are computed from such
+values and constants can also be constant up to a broadcast. The op definitions decide this; see
+`onnxfold.ops.bases`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class BroadcastAnalysis:
         self.broadcasts: dict[ir.Value, Broadcast] = {}
         """The values that are constant up to a broadcast, without constants."""
         self.nodes: dict[ir.Node, BaseOfResult] = {}
-        """The nodes that compute them, in topological order, with the bases of their results."""
+        """The nodes of these values, in topological order, with the bases of the results."""
 
     def visit(self, graph: ir.Graph, accepts: Callable[[ir.Node], bool]) -> None:
         """Find the values of a graph, without those of its subgraphs.
@@ -77,7 +78,7 @@ class BroadcastAnalysis:
                 found.update(zip(node.outputs, results, strict=True))
 
     def of(self, value: ir.Value) -> Broadcast | None:
-        """Return the value as a broadcast of a constant; None for another value."""
+        """Return the value as a broadcast of a constant; None for all other values."""
         found = self.broadcasts.get(value)
         if found is not None or self._constness.of(value) is Constness.VARIABLE:
             return found
@@ -116,7 +117,7 @@ class BroadcastAnalysis:
         """
         fact = self._types.of(value)
         shape = fact.shape
-        # onnxruntime copies strings of larger slices in another way, see `Gather`
+        # onnxruntime copies slices of strings differently if they are larger; see `Gather`
         if shape is None or fact.dtype == ir.DataType.STRING:
             raise Undecided
         if isinstance(base, OpOnBases):

@@ -1,11 +1,12 @@
 """Constness of values, and the elements of compile-time constants.
 
-A forward dataflow over the lattice ``variable < runtime constant < compile-time constant``. The
-result of a deterministic op is as constant as its least constant operand. Values that its subgraphs
-capture are operands, too. Any other value is variable.
+This is a forward dataflow analysis over the lattice
+``variable < runtime constant < compile-time constant``. The result of a deterministic op has the
+minimum constness of its operands. Values that its subgraphs capture are operands, too. All other
+values are variable.
 
-The level between runtime and compile-time constants is for values whose sizes alone depend on
-inputs. `onnxfold.analysis.broadcasts` finds these values, as that requires shapes.
+A level between runtime and compile-time constants describes values of which only the sizes depend
+on inputs. It requires shapes, so `onnxfold.analysis.broadcasts` finds these values.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from onnxfold.support.forks import cached_property
 T = TypeVar("T")
 
 READABLE_BYTES = 1 << 16
-"""Constants up to this size are read (and computed) when an analysis asks for them."""
+"""Constants of up to this many bytes are read or computed when an analysis needs their elements."""
 
 RECORD_KEY = "onnxfold.runtime_constants"
-"""Key in a model's metadata: a JSON list of the names of its runtime constants."""
+"""Metadata key of a JSON list with the names of a model's runtime constants."""
 
 
 class Constness(enum.IntEnum):
-    """How constant a value is; the order is the lattice's, so `min` is its meet."""
+    """The levels of constness; their order is that of the lattice, and `min` is its meet."""
 
     VARIABLE = 0
-    """May change with every run."""
+    """The value may differ between runs."""
     RUNTIME = 1
-    """Known when the model runs, then the same over many runs."""
+    """The value is known when the model runs, and equal in many runs."""
     BROADCAST = 2
-    """A constant up to a broadcast. `ModelFacts.level_of` returns this level; for
-    `ConstnessAnalysis`, these values are variable."""
+    """The value is constant up to a broadcast. Only `ModelFacts.level_of` returns this level:
+    in `ConstnessAnalysis`, these values are variable."""
     COMPILE_TIME = 3
-    """In the model file, or made of what is."""
+    """The value is in the model file, or computed from values in the file."""
 
 
 def select_runtime_constants(
@@ -60,13 +61,20 @@ def select_runtime_constants(
 ) -> list[ir.Value]:
     """Return the model inputs that are runtime constants, in the order of the model's inputs.
 
-    They are given by names or globs, or by the model's metadata (`RECORD_KEY`). With
-    ``overridable``, every input that has a default value is one, too.
+    Args:
+        model: The model.
+        names: Names of inputs, or glob patterns. Inputs that the model's metadata record
+            (`RECORD_KEY`) are selected in addition.
+        overridable: Whether to select all inputs with a default value, too.
+
+    Raises:
+        UsageError: A name or pattern matches no input.
+        ModelError: The record in the metadata is invalid.
     """
     if not names and not overridable and RECORD_KEY not in model.metadata_props:
         return []
     inputs = {value.name: value for value in model.graph.inputs if value.name}
-    chosen: set[str] = set()
+    selected: set[str] = set()
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"runtime constants are given by name, got {name!r}")
@@ -77,15 +85,15 @@ def select_runtime_constants(
             )
         if not found:
             raise UsageError(f"no input is called {name!r}{suggestion(name, list(inputs))}")
-        chosen |= found
-    chosen |= recorded(model) & set(inputs)
+        selected |= found
+    selected |= recorded(model) & set(inputs)
     if overridable:
-        chosen |= set(inputs) & set(model.graph.initializers)
-    return [value for name, value in inputs.items() if name in chosen]
+        selected |= set(inputs) & set(model.graph.initializers)
+    return [value for name, value in inputs.items() if name in selected]
 
 
 def recorded(model: ir.Model) -> set[str]:
-    """Return the names of the runtime constants that the model's metadata record."""
+    """Return the names of the runtime constants in the model's metadata."""
     text = model.metadata_props.get(RECORD_KEY)
     if text is None:
         return set()
@@ -106,10 +114,10 @@ def record(model: ir.Model, names: Sequence[str]) -> None:
 class ConstnessAnalysis:
     """The constness of the values of a model, computed on demand and cached.
 
-    Compile-time constants also have a value: `tensor`, `array` and `buffer` return it.
+    `tensor`, `array` and `buffer` return the value of a compile-time constant.
 
-    Inputs of a loop's body or of a function are variable in it. Results stay valid while the graph
-    is rewritten as long as no node changes its inputs.
+    The inputs of a loop body or a function are variable. Results remain valid while the graph is
+    rewritten if the inputs of existing nodes do not change.
     """
 
     def __init__(
@@ -125,9 +133,9 @@ class ConstnessAnalysis:
         self._shared_evaluator = evaluator
         self._found = dict.fromkeys(runtime_constants, Constness.RUNTIME)
         self._buffers: dict[ir.Value, Buffer | None] = {}
-        """Small constants and their operands; None for a value that is not a small constant."""
+        """The buffers of small constants; None for a value that is not a small constant."""
         self._repeated: dict[ir.Value, Array | None] = {}
-        """The element that a constant repeats; empty if its elements differ, None if not known."""
+        """The element that a constant repeats; empty if its elements differ, None if unknown."""
 
     def of(self, value: ir.Value) -> Constness:
         """Return the constness of a value."""
@@ -153,7 +161,7 @@ class ConstnessAnalysis:
                     missing.append(read)
                 elif found[read] < level:
                     level = found[read]
-            if level is not Constness.VARIABLE:  # otherwise the others need not be looked at
+            if level is not Constness.VARIABLE:  # otherwise the other operands do not matter
                 if missing:
                     pending += missing
                     continue
@@ -163,13 +171,13 @@ class ConstnessAnalysis:
                     is_known = self._may_be_computed(node)
                 if not is_known:
                     level = Constness.VARIABLE
-            for made in (current,) if node is None else node.outputs:
-                if made not in found:
-                    found[made] = level
+            for output in (current,) if node is None else node.outputs:
+                if output not in found:
+                    found[output] = level
         return found[value]
 
     def of_node(self, node: ir.Node) -> Constness:
-        """Return the least constness among a node's results."""
+        """Return the minimum constness of a node's results."""
         return min(map(self.of, node.outputs), default=Constness.VARIABLE)
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -177,7 +185,7 @@ class ConstnessAnalysis:
         return self.of(value) is Constness.COMPILE_TIME
 
     def has_risen(self, value: ir.Value) -> bool:
-        """Return whether other inputs have made a variable value a compile-time constant."""
+        """Return whether a variable value became a compile-time constant by replaced inputs."""
         if self._found.get(value) is not Constness.VARIABLE:
             return False
         del self._found[value]
@@ -187,7 +195,7 @@ class ConstnessAnalysis:
     """Return the tensor of a constant that is stored in the model; None for any other value."""
 
     def array(self, value: ir.Value) -> Array | None:
-        """Return the elements of a constant that is small and computed of small ones, or None."""
+        """Return the elements of a small constant that is computed from small ones, or None."""
         buffer = self._small_buffer(value) if self.is_constant(value) else None
         if buffer is None or buffer.is_known:
             return None if buffer is None else buffer.elements
@@ -199,34 +207,35 @@ class ConstnessAnalysis:
             return None
 
     def buffer(self, value: ir.Value) -> Buffer | None:
-        """Return the buffer of a constant that is stored or small; None for another one."""
+        """Return the buffer of a stored or small constant; None for all other constants."""
         tensor = self.tensor(value)
         return self._small_buffer(value) if tensor is None else self.pool.wrap(tensor)
 
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
-        """Return whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
+        """Return whether every element of a constant is exactly ``number``; -0.0 is not 0.0.
 
-        None if the value is not constant or not computed yet. Large tensors are read by tiles.
+        The result is None if the value is not constant or not computed yet. Large tensors are read
+        in blocks.
         """
         if not self.is_constant(value):
             return None
         if value not in self._repeated:
-            self._repeated[value] = self._look(value, repeated)
+            self._repeated[value] = self._inspect(value, repeated)
         element = self._repeated[value]
         return None if element is None else element.size > 0 and is_exactly(element, number)
 
     def is_finite(self, value: ir.Value) -> bool | None:
-        """Return whether a constant has only finite elements; None as for :meth:`all_equal`."""
+        """Return whether all elements of a constant are finite; None as in :meth:`all_equal`."""
         if not self.is_constant(value):
             return None
 
         def all_finite(array: Array) -> bool:
             return all_pass(array, lambda part: bool(np.isfinite(part).all()))
 
-        return self._look(value, all_finite)
+        return self._inspect(value, all_finite)
 
     def results_of(self, operation: Operation) -> Sequence[Buffer | None]:
-        """Return the results of a deterministic operation; none if it cannot be computed."""
+        """Return the results of a deterministic operation; empty if it cannot be computed."""
         try:
             with np.errstate(all="ignore"):
                 return self._evaluator.apply(operation)
@@ -234,7 +243,10 @@ class ConstnessAnalysis:
             return ()
 
     def is_computable(self, buffer: Buffer) -> bool:
-        """Return whether a postponed buffer can be computed; what may fail is computed now."""
+        """Return whether a postponed buffer can be computed.
+
+        Dependencies whose computation could fail are computed now.
+        """
         try:
             self._evaluator.compute(self._evaluator.uncertain([buffer]))
         except ComputationFailed:
@@ -251,7 +263,7 @@ class ConstnessAnalysis:
         return self._shared_evaluator or Evaluator(Pool())
 
     def _may_be_computed(self, node: ir.Node) -> bool:
-        """Return whether the results of a node are constant if all that it reads is."""
+        """Return whether the results of a node are constant if all its operands are."""
         scope = self._scopes.find(node.graph)
         if scope is None or has_references(node):
             return False
@@ -297,12 +309,12 @@ class ConstnessAnalysis:
         self.pool.retain(buffer)
         return buffer
 
-    def _look(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
-        """Return the result of a function of the elements of a constant; None if not computed."""
+    def _inspect(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
+        """Apply a function to the elements of a constant; return None if they are not computed."""
         buffer = self._small_buffer(value)
         if buffer is None:
             buffer = self.buffer(value)
-        # a deferred one is not worth the time and the memory that onnxruntime takes
+        # computing a large deferred constant would take too much time and memory
         if buffer is None or not buffer.is_known:
             return None
         self._keep(buffer)

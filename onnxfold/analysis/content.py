@@ -1,4 +1,4 @@
-"""Keys of the content of attributes and small tensors, by their bits instead of ``==``."""
+"""Create keys of attributes and small tensors that compare their bits instead of using ``==``."""
 
 from __future__ import annotations
 
@@ -12,37 +12,43 @@ from onnxfold.fold.pool import BufferTensor
 from onnxfold.ir.onnx_ir_private import is_a
 from onnxfold.ir.storage import data_bytes, sizes_of
 
-# Bytes up to which the elements themselves are the key.
+# The key of a tensor of up to this many bytes contains its elements.
 _SMALL = 1024
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
-    """Return a key of dtype, shape and bytes; None for a large tensor or one without a dtype."""
+    """Return a key of dtype, shape and bytes; None for large tensors and those without a dtype."""
     dtype = tensor.dtype
     shape = sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
-        return None  # an empty attribute, which custom operators have
+        return None  # custom ops may have empty attributes
     kind = (dtype, shape)
     if dtype == ir.DataType.STRING:
         return (*kind, *tensor.numpy().reshape(-1).tolist())
     if is_a(tensor, BufferTensor) and not tensor.buffer.is_known:
-        return (*kind, id(tensor.buffer))  # computed when written: equal only to itself
+        return (*kind, id(tensor.buffer))  # not computed yet, so it is equal only to itself
     if data_bytes(dtype, shape) <= _SMALL:
         return (*kind, tensor.tobytes())
     return None
 
 
 def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | None:
-    """Return a key of what a deterministic node computes of keys of its inputs, or None."""
+    """Return a key of the results of a deterministic node, given the keys of its operands.
+
+    The key is None if an attribute has no key.
+    """
     attributes = content_of_attributes(node.attributes.data.values())
-    # the results of a kernel may depend on which outputs are used
+    # a kernel may compute other results if some outputs are omitted
     outputs = tuple(bool(value.name) for value in node.outputs)
     key = (node.op_identifier(), tuple(operands), outputs, attributes)
     return None if attributes is None else key
 
 
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
-    """Return a key of names, types and bits; None for graphs, types, sparse and large tensors."""
+    """Return a key of names, types and bits.
+
+    The key is None if an attribute is a graph, a type, a sparse tensor or a large tensor.
+    """
     contents = []
     for attribute in attributes:
         kind = attribute.type

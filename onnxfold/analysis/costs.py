@@ -1,13 +1,13 @@
-"""Count the operations of nodes; estimate their work, run one by one or fused to a kernel.
+"""Count the operations of nodes, and estimate the work of single and fused nodes.
 
-Multiply-accumulates are those of matrix products, convolutions, recurrent ops, attention and
-Einsum, without biases, and count as two operations. Ops that only move, copy, select or convert
-elements count none. All others count one operation per element that they read or write, whichever
-is more; pooling ops count one per element of the window.
+Matrix products, convolutions, recurrent ops, attention and Einsum have multiply-accumulates, which
+count as two operations; biases are not counted. Ops that only move, copy, select or convert
+elements have no operations. Pooling ops have one operation per element of the window. All other ops
+have one operation per element of their operands or results, whichever number is greater.
 
-Work is measured in bytes that could be read from memory in the same time. A kernel saves the
-traffic between ops, and is slower at matrix products; the constants about kernels are measured by
-``python -m tests.benchmarks kernels``.
+Work is the number of bytes that could be read from memory in the same time. A kernel saves the
+memory traffic between ops, but computes matrix products more slowly. The constants for kernels are
+measured by ``python -m tests.benchmarks kernels``.
 """
 
 from __future__ import annotations
@@ -28,40 +28,39 @@ from onnxfold.ops.application import INVALID_NODE_ERRORS
 from onnxfold.ops.definition import OMITTED
 
 NOMINAL = 64
-"""Default size of a symbolic dimension."""
+"""Default size of a symbolic dimension for estimates."""
 
 NODE = 4096
-"""Work of calling an op, which takes a few microseconds, in bytes."""
+"""Work of calling an op, in bytes. A call takes a few microseconds."""
 
 INPUT = 3 * NODE
-"""Work of feeding one more tensor to a session, in bytes, as onnxruntime finds it by its name.
-Twenty more inputs make a call of ``InferenceSession.run`` 30 to 40 microseconds longer;
-twenty more small nodes 10 to 15."""
+"""Work of feeding one more tensor to a session, in bytes; onnxruntime finds it by its name.
+Twenty more inputs extend a call of ``InferenceSession.run`` by 30 to 40 microseconds, twenty more
+small nodes by 10 to 15."""
 
 BYTES_PER_FLOP = 0.125
-"""Bytes for each floating-point operation of a product."""
+"""Work of each floating-point operation of a product in onnxruntime, in bytes."""
 
 _PRODUCTS = Trait.MULTIPLIES | Trait.CONVOLVES
 
 KERNEL_BYTES_PER_FLOP = 2 * BYTES_PER_FLOP
-"""The same in a kernel."""
+"""Work of each floating-point operation of a product in a kernel, in bytes."""
 
-_ELEMENTS = 2
-_HEAVY_ELEMENTS = 8
-_UNBOUNDED = 64
-"""Work of an op for each byte of its operands or results: of a few operations, of many, and of an
-unknown number."""
+# Work of an op for each byte of its operands or results, by the number of operations per element.
+_ELEMENTS = 2  # few operations
+_HEAVY_ELEMENTS = 8  # many operations
+_UNBOUNDED = 64  # an unknown number of operations
 
 HEAVY = 1.0
-"""Bytes for each byte of an operand of Exp, Tanh and the like, fused or not."""
+"""Work for each byte of an operand of Exp, Tanh and similar ops, both fused and single."""
 
 Shape = tuple[int, ...]
 
 
 class NominalSizes:
-    """Shapes and bytes of a model's values.
+    """Estimated shapes and bytes of a model's values.
 
-    Sizes of symbolic dimensions are given by name; the others are `NOMINAL`.
+    ``nominal`` maps the names of symbolic dimensions to sizes. All others have the size `NOMINAL`.
     """
 
     def __init__(self, facts: ModelFacts, nominal: Mapping[str, int] | None = None) -> None:
@@ -73,31 +72,34 @@ class NominalSizes:
                 continue
             dtype = value.type.dtype
             shape = tuple(
-                d
-                if isinstance(d, int) and d >= 0  # some exporters write -1 for unknown sizes
-                else sizes.get(getattr(d, "value", None) or f"{value.name}[{k}]", NOMINAL)
-                for k, d in enumerate(value.shape)
+                _nominal_size(dim, f"{value.name}[{k}]", sizes) for k, dim in enumerate(value.shape)
             )
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
             if is_short and facts.constness.of(value) is Constness.RUNTIME:
-                # a single integer is a length or a count; zero would make tables empty
+                # a single integer is a length or a count; with 0, many shapes would be empty
                 fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
                 fact = of_array(np.full(shape, fill).astype(dtype.numpy()), dtype)
             self._facts.set(value, fact)
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the nominal shape; None if it is not known or the value is no tensor."""
+        """Return the nominal shape; None if it is unknown or the value is not a tensor."""
         fact = self._facts.of(value)
         return None if fact.other is not None else fact.static_shape
 
     def nbytes(self, value: ir.Value) -> int | None:
-        """Return the nominal bytes; None if unknown or if the value is no tensor of numbers."""
+        """Return the nominal bytes; None if unknown or if the value is not a numeric tensor."""
         shape = self.shape(value)
         dtype = self._facts.of(value).dtype
         if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
             return None
         return storage.data_bytes(dtype, shape)
+
+
+def _nominal_size(dim: int | ir.SymbolicDim, default_name: str, sizes: Mapping[str, int]) -> int:
+    if isinstance(dim, int) and dim >= 0:  # some exporters write -1 for unknown sizes
+        return dim
+    return sizes.get(getattr(dim, "value", None) or default_name, NOMINAL)
 
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:
@@ -110,20 +112,20 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
         return NODE + nbytes + BYTES_PER_FLOP * _flops(node, sizes)
     if Trait.UNBOUNDED in traits:
         return NODE + _UNBOUNDED * nbytes
-    if Trait.SELECTS in traits:  # the other elements of the operand are not read
+    if Trait.SELECTS in traits:  # only the selected elements of the operand are read
         return NODE + _ELEMENTS * nbytes
     factor = _HEAVY_ELEMENTS if Trait.HEAVY in traits else _ELEMENTS
     return NODE + factor * max(nbytes, _bytes(node.inputs, sizes))
 
 
 def _flops(node: ir.Node, sizes: NominalSizes) -> int:
-    """Return the operations of a node; 0 if they are unknown."""
+    """Return the number of operations of a node; 0 if it is unknown."""
     work = operations_of(node, sizes.shape)
     return 0 if work is None else work.operations
 
 
 def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
-    """Return whether the node only repeats elements and so makes more bytes than it reads."""
+    """Return whether the node only repeats elements, so that it writes more bytes than it reads."""
     traits = definition_of(node).traits
     if Trait.SELECTS in traits:
         return _bytes(node.outputs, sizes) > _bytes(node.inputs, sizes)
@@ -136,10 +138,10 @@ def work_fused(
     outputs: Iterable[ir.Value],
     sizes: NominalSizes,
 ) -> tuple[float, float]:
-    """Return the work of nodes that run one by one, and of a kernel that fuses them.
+    """Return the work of single nodes, and of a kernel that fuses them.
 
-    Both are infinite if the work of a node is not known. The kernel reads the values in ``read``
-    and writes the outputs.
+    The kernel reads the values in ``read`` and writes the outputs. Both numbers are infinite if the
+    work of a node is unknown.
     """
     if any(Trait.UNBOUNDED in definition_of(node).traits for node in nodes):
         return math.inf, math.inf
@@ -151,7 +153,7 @@ def work_fused(
             continue
         before = _bytes(node.inputs, sizes)
         after = _bytes(node.outputs, sizes)
-        # onnxruntime writes into new memory, a kernel into the memory of earlier results
+        # onnxruntime writes into new memory; a kernel reuses the memory of earlier results
         single += before + 2 * after
         fused += before if Trait.REREADS in traits else 0
         if traits & _PRODUCTS:
@@ -169,7 +171,7 @@ def _bytes(values: Iterable[ir.Value | None], sizes: NominalSizes) -> int:
 
 
 def operations_of(node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]) -> Work | None:
-    """Return the operations of a node, if its sizes are known."""
+    """Return the operations of a node; None if its sizes are unknown."""
     inputs = [_shape(value, shape_of) for value in node.inputs]
     outputs = [_shape(value, shape_of) for value in node.outputs]
     try:

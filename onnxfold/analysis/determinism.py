@@ -1,4 +1,4 @@
-"""Find operations with the same result in every run and runtime, from onnx's schemas."""
+"""Find the ops whose results are equal in every run and runtime, from onnx's schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """Decides which nodes of a model may be evaluated; caches results for functions."""
+    """Decides whether nodes of a model may be evaluated; caches results for functions."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
@@ -34,7 +34,7 @@ class Determinism:
             if function is not None:
                 if identifier not in self._known:
                     self._known[identifier] = f"function {function.name} calls itself"
-                    self._known[identifier] = self._objection_in(function, function.opset_imports)
+                    self._known[identifier] = self._reason_in(function, function.opset_imports)
                 return self._known[identifier]
         op_type = node.op_type
         domain = node.domain
@@ -49,11 +49,11 @@ class Determinism:
             if other is None or other.since_version != schema.since_version:
                 # ONNX specifies the function's opset; onnxruntime uses the model's
                 return (
-                    f"{op_type} is another op at opset {version} of its function than at "
+                    f"{op_type} differs between opset {version} of its function and "
                     f"opset {model_version} of the model"
                 )
         if definition.overwritten and definition.overwrites(node):
-            return "onnxruntime writes over what it reads"
+            return "onnxruntime overwrites its operand"
         is_deterministic = definition.is_deterministic(node, version or 1)
         if is_deterministic:
             return None
@@ -62,16 +62,16 @@ class Determinism:
             return f"{op_type}{in_training} is random"
         subgraphs = subgraphs_of(node)
         if subgraphs:
-            return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
+            return self._reason_in((inner for graph in subgraphs for inner in graph), opsets)
         if is_random(op_type, version or 1, domain):
-            return f"{op_type} gives another result each time"
+            return f"{op_type} returns a different result in each run"
         return None
 
-    def _objection_in(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> str | None:
+    def _reason_in(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> str | None:
         for node in nodes:
             reason = self.reason_not_to_fold(node, opsets)
             if reason is not None:
-                return f"holds {node.op_type}: {reason}"
+                return f"contains {node.op_type}: {reason}"
         return None
 
 
@@ -79,8 +79,8 @@ class Determinism:
 def is_random(op_type: str, version: int, domain: str) -> bool:
     """Return whether the result of an op differs between runs.
 
-    onnx also marks ops as non-deterministic because of subgraphs, or of a function body with such
-    an op: for these, the body decides.
+    onnx also marks all ops with subgraphs as non-deterministic, and ops whose function body
+    contains such an op. For these, the nodes of the subgraphs or of the body decide.
     """
     schema = schema_of(op_type, version, domain)
     determinism = getattr(schema, "node_determinism", None)  # missing in onnx's type stubs
@@ -93,7 +93,7 @@ def is_random(op_type: str, version: int, domain: str) -> bool:
 
 
 def draws_numbers(model: ir.Model) -> bool:
-    """Return whether a node of a model may draw random numbers, or drop elements."""
+    """Return whether a node of a model may draw random numbers or drop random elements."""
     ops = {node.op_identifier()[:2] for graph in all_graphs(model) for node in graph}
     opsets = model.opset_imports
     return any(

@@ -1,4 +1,4 @@
-"""Properties of the elements of arrays: equal to a number, all equal."""
+"""Compare the elements of arrays with a number and with each other."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ELEMENTS = 1 << 18
 
 
 def is_exactly(array: Array, number: float) -> bool:
-    """Return True if all elements are ``number``; zeros have the same sign."""
+    """Return True if all elements equal ``number``; 0.0 and -0.0 differ."""
     kind = array.dtype.kind
     if isinstance(number, bool) != (kind == "b") or kind in "OSUc":
         return False
     with np.errstate(all="ignore"):
         converted = np.asarray(number).astype(array.dtype)
     if (converted.item() if kind in "iub" else float(converted)) != number:
-        return False  # no element of that dtype is the number
+        return False  # the dtype does not represent the number
     if not bool((array == converted).all()):
         return False
     if number == 0 and kind in "fV":
@@ -30,18 +30,18 @@ def is_exactly(array: Array, number: float) -> bool:
 
 
 def repeated(array: Array) -> Array:
-    """Return the element that an array repeats, as a vector; an empty vector if elements differ."""
+    """Return a vector with the element that an array repeats; it is empty if elements differ."""
     kind = array.dtype.kind
     first: Array = array[(slice(1),) * array.ndim].reshape(-1).copy()
     if first.size == 0 or kind in "OSUc" or first[0] != array[(-1,) * array.ndim]:
         return np.empty(0)
     number = first[0].item() if kind in "iub" else float(first[0])
-    alike = all_pass(array, lambda part: is_exactly(part, number))
-    return first[:alike]
+    is_repeated = all_pass(array, lambda part: is_exactly(part, number))
+    return first if is_repeated else np.empty(0)
 
 
 def all_pass(array: Array, test: Callable[[Array], bool]) -> bool:
-    """Return whether a test holds for every block of an array; False for an empty array."""
+    """Return whether a test is true for every block of an array; False for an empty array."""
     if array.size == 0:
         return False
     # an axis with stride 0 repeats the same elements

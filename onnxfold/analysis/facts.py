@@ -1,10 +1,10 @@
-"""The analyses of a model, which passes share and keep up to date."""
+"""The analyses of a model, which passes share and update."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -32,9 +32,9 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """The analyses of one model, each computed at its first use. Only this class creates them.
+    """The analyses of one model, each computed at its first use.
 
-    The analyses for passes require sorted nodes: see `facts_of`.
+    Only this class creates analyses. Those for passes require sorted nodes; see `facts_of`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ModelFacts:
         self._has_old_types = False
 
     def rename_shadowing(self) -> None:
-        """Rename the values of subgraphs that hide outer values: those could not be read there."""
+        """Rename values of subgraphs that shadow outer values, which could not be read there."""
         if not self.scopes.parents:
             return
         graphs = self.scopes.graphs()
@@ -70,19 +70,19 @@ class ModelFacts:
         for graph in graphs:
             holder = self.scopes.of(graph).parent
             if holder is None or holder.domain not in ("", "ai.onnx"):
-                continue  # BeamSearch and others of onnxruntime require names of their bodies
+                continue  # BeamSearch and other contrib ops require certain names in their bodies
             for value in values_of(graph):
                 if any(value.name in found[outer] for outer in path(graph)[1:]):
                     self.names.make_unique(value)
 
     @cached_property
     def names(self) -> Names:
-        """The names in use, those of values that are gone included."""
+        """The names in use, including those of removed values."""
         return Names(self.scopes.graphs())
 
     @property
     def types(self) -> SymbolicAnalysis:
-        """Dtypes, shapes and small values, with what follows from the last changes."""
+        """Dtypes, shapes and small values, updated after the last changes."""
         if self._types is None:
             self._types = self.new_types()
         elif self._has_old_types:
@@ -91,7 +91,7 @@ class ModelFacts:
         return self._types
 
     def new_types(self) -> SymbolicAnalysis:
-        """Return a separate inference of types, for inputs whose facts the caller sets.
+        """Return a separate analysis of types, for inputs whose facts the caller sets.
 
         It shares scopes and constants with this object. `note_change` does not affect it.
         """
@@ -102,7 +102,7 @@ class ModelFacts:
         return BroadcastAnalysis(self.scopes, self.determinism, self.constness, self.types)
 
     def level_of(self, node: ir.Node) -> Constness:
-        """Return the least constness of a node's results, for a model that does not change."""
+        """Return the minimum constness of a node's results in a model that does not change."""
         level = self.constness.of_node(node)
         if level is Constness.VARIABLE and node in self._broadcasts.nodes:
             return Constness.BROADCAST
@@ -117,17 +117,17 @@ class ModelFacts:
         return found
 
     def note_change(self) -> None:
-        """Call it when a pass has changed the model."""
+        """Update the facts at their next use; to be called after a pass changed the model."""
         self.scopes.refresh()
         self._has_old_types = True
 
     @cached_property
     def constness(self) -> ConstnessAnalysis:
         """The constness of values, and the elements of compile-time constants."""
-        chosen = self._runtime_constants
-        if chosen is None:
-            chosen = select_runtime_constants(self.model)
-        return ConstnessAnalysis(self.scopes, self.determinism, chosen, self._evaluator)
+        inputs = self._runtime_constants
+        if inputs is None:
+            inputs = select_runtime_constants(self.model)
+        return ConstnessAnalysis(self.scopes, self.determinism, inputs, self._evaluator)
 
     def opset(self, node: ir.Node) -> int:
         """Return the version of the node's domain; 0 if it is not imported."""
@@ -139,31 +139,32 @@ class ModelFacts:
         return schema_of(node.op_type, self.opset(node) or 1, node.domain)
 
     def is_op(self, node: ir.Node, domain: str) -> bool:
-        """Return True for an op of the domain, False for a function of its name."""
+        """Return True for an op of the domain, and False for a function with the name of an op."""
         if node.domain != domain or node.overload:
             return False
         return not self.functions or node.op_identifier() not in self.functions
 
     def attribute(self, node: ir.Node, name: str) -> Any:
-        """Return the value as written, or the default, as int, float, str or tuple.
+        """Return the value or default of an attribute as int, float, str or tuple.
 
-        None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
+        The result is None if the attribute has neither, or if it is a tensor, a graph, or a
+        reference to an attribute of a function.
         """
         written = node.attributes.data.get(name)
         return self.default(node, name) if written is None else _python_value(written)
 
     def default(self, node: ir.Node, name: str) -> Any:
-        """Return the value of an attribute that is not written."""
+        """Return the default value of an attribute; None if it has no default."""
         found = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
         if found is None and not node.domain:
             types = self.types
             return definition_of(node).implied_default(name, node, lambda v: types.of(v).shape)
         return found
 
-    def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
-        """Return True if every attribute of the node not in ``besides`` has its default value."""
+    def has_only_defaults(self, node: ir.Node, ignored: Container[str]) -> bool:
+        """Return True if every attribute of the node not in ``ignored`` has its default value."""
         for name, written in node.attributes.data.items():
-            if name in besides:  # type: ignore[operator]
+            if name in ignored:
                 continue
             value = _python_value(written)
             if value is None or not identical(value, self.default(node, name)):
@@ -171,12 +172,12 @@ class ModelFacts:
         return True
 
     def is_number(self, value: ir.Value, number: float) -> bool:
-        """Return True for a constant with one element that is exactly the number."""
+        """Return True for a constant with a single element that is exactly ``number``."""
         array = self.constness.array(value)
         return array is not None and array.size == 1 and is_exactly(array, number)
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
-        """Return True for the same value, or two small constants with the same bits."""
+        """Return True for identical values, or two small constants with the same bits."""
         if one is other:
             return True
         left = self.constness.array(one)
@@ -189,12 +190,12 @@ class ModelFacts:
 
 
 def facts_of(model: ir.Model) -> ModelFacts:
-    """Return what is known of a model; its nodes are sorted first.
+    """Return the facts of a model, after sorting its nodes.
 
-    Within :func:`shared_facts` every call returns the same object.
+    In the context of :func:`shared_facts`, every call returns the same object.
     """
     shared: ModelFacts | None = model.meta.get(_KEY)
-    if shared is None or shared.model is not model:  # a clone has the meta data of its original
+    if shared is None or shared.model is not model:  # a clone has the metadata of its original
         put_in_order(model)
         facts = ModelFacts(model)
         facts.rename_shadowing()
@@ -203,7 +204,7 @@ def facts_of(model: ir.Model) -> ModelFacts:
 
 
 def put_in_order(model: ir.Model) -> None:
-    """Sort the nodes, and make users of values only those nodes that are in the model."""
+    """Sort the nodes, and remove uses of values by nodes outside the model."""
     for graph in root_graphs(model):
         graph.sort()
     remove_foreign_users(model)
@@ -211,10 +212,10 @@ def put_in_order(model: ir.Model) -> None:
 
 @contextlib.contextmanager
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
-    """Share the facts of a model that is in order (`put_in_order`) among the passes in the context.
+    """Share the facts of a model among all passes in the context.
 
-    All of them change the model by ``editing``; the caller calls ``note_change`` after each that
-    has changed it.
+    The nodes are sorted by `put_in_order` before. All passes change the model by functions of
+    `onnxfold.ir.editing`. The caller calls ``note_change`` after each pass that changed the model.
     """
     facts = ModelFacts(model, evaluator)
     facts.rename_shadowing()
@@ -257,7 +258,10 @@ _NUMBERS = (bool, int, float)
 
 
 def identical(left: Any, right: Any) -> bool:
-    """Equal numbers, texts or tuples of them; 0.0 and -0.0 differ, unless a NumPy scalar is one."""
+    """Return whether two numbers, texts or tuples of them are equal.
+
+    0.0 and -0.0 differ, except in a comparison with a NumPy scalar.
+    """
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(identical, left, right))
     if left != right:

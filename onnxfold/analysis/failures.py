@@ -1,13 +1,13 @@
 """Find nodes that may fail at run time for some values of their inputs.
 
-onnxruntime checks the operands of each node at run time and raises an error if they do not fit. A
-node is safe only if all this is proved:
+onnxruntime checks the operands of each node at run time, and raises an error for invalid ones. A
+node is safe only if all these conditions are proved:
 
-- Each size is a number or follows from sizes of the inputs, and is at least 1 if theirs are.
-- Sizes that must be equal, according to the shape functions, are equal.
-- Indices, lengths, axes and counts are known, or follow from sizes. They are recognized by their
-  type in ONNX, 32-bit or 64-bit integers only. Indices are within range.
-- Integers are divided by known numbers other than 0.
+- Each size is a number or depends only on sizes of the inputs. It is at least 1 if they are.
+- Sizes that must be equal according to the shape functions are equal.
+- Indices, lengths, axes and counts are known or depend only on sizes. They are recognized by their
+  type in ONNX, which allows only 32-bit and 64-bit integers. Indices are within range.
+- Integers are divided only by known numbers other than 0.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _Facts = Sequence[Fact | None]
 
 
 class Failures:
-    """Finds nodes that may fail, on inputs of the given sizes with at least one element.
+    """Finds nodes that may fail on inputs with certain sizes and at least one element.
 
-    ``is_fixed`` returns whether a constant has its current value in every run.
+    ``sizes`` maps each input to its sizes. ``is_fixed`` returns whether a constant has its current
+    value in every run.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class Failures:
         is_fixed: Callable[[ir.TensorProtocol], bool] = lambda _: True,
     ) -> None:
         self.reason: str | None = None
-        """Why no node is safe: an input has no elements."""
+        """The reason if no node is safe, because an input has no elements; otherwise None."""
         self.unequal: list[tuple[Number, Number]] = []
         """Sizes that must be equal for the last checked node."""
         self.rows: dict[str, int] = {}
-        """By names of inputs that are indices, the number of rows that they must be within."""
+        """The number of rows in which the elements of an input must be valid indices, by name."""
         self._inputs = sizes.keys()
         self._functions = facts.functions
         self._opset = storage.onnx_opset(facts.model.opset_imports)
@@ -69,7 +70,7 @@ class Failures:
         return self._analysis.of(value)
 
     def why(self, node: ir.Node) -> str | None:
-        """Return the reason why a node may fail; None if it cannot."""
+        """Return the reason why a node may fail; None if it cannot fail."""
         if node.op_identifier() in self._functions:
             return "it is a function"
         operands = [None if v is None else self._analysis.of(v) for v in node.inputs]
@@ -80,7 +81,10 @@ class Failures:
         return next(self._reasons(node, operands, results), None)
 
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
-        """Return pairs of sizes that must be equal, but may differ by the op's shape function."""
+        """Return pairs of sizes that must be equal, but that may differ.
+
+        The pair (0, 1) stands for unknown conditions.
+        """
         unequal = unequal_sizes(node, operands, self._opset, self.algebra)
         if unequal is not None:
             return unequal
@@ -100,7 +104,7 @@ class Failures:
             yield "the operand shapes may not be compatible"
         for fact in results:
             if fact.other is not None:
-                yield "its result is no tensor"
+                yield "its result is not a tensor"
             elif fact.shape is None:
                 yield "the shape of its result is not known"
             elif not all(map(self.is_of_sizes, fact.shape)):
@@ -109,7 +113,7 @@ class Failures:
                 yield "its result may have no elements"
 
     def formals(self, node: ir.Node) -> Sequence[onnx.defs.OpSchema.FormalParameter]:
-        """Return the inputs in the schema of a node's op."""
+        """Return the formal inputs in the schema of a node's op."""
         schema = schema_of(node.op_type, self._opset, node.domain)
         return () if schema is None else schema.inputs
 
@@ -131,7 +135,7 @@ class Failures:
         return True
 
     def is_of_sizes(self, number: Number) -> bool:
-        """Return whether a value is determined by sizes of the inputs."""
+        """Return whether a number depends only on sizes of the inputs."""
         if not isinstance(number, Expr):
             return True
         atoms = [self.algebra.atoms[k] for monomial, _ in number.terms for k in monomial]
@@ -144,7 +148,7 @@ class Failures:
 
 
 class _Operands:
-    """The operands of a node, see `OperandChecks`."""
+    """The operands of a node; implements `OperandChecks`."""
 
     def __init__(self, failures: Failures, node: ir.Node, facts: _Facts) -> None:
         self._failures = failures
@@ -163,9 +167,9 @@ class _Operands:
         return None if fact is None else fact.shape
 
     def integer_operands(self) -> Iterator[int]:
-        """Yield the operands whose type in ONNX is a 32-bit or 64-bit integer.
+        """Yield the indices of operands that are 32-bit or 64-bit integers by the op's schema.
 
-        Other types are not those of indices or sizes.
+        Indices and sizes have no other types.
         """
         formals = self._failures.formals(self._node)
         for k, fact in enumerate(self._facts):
@@ -174,7 +178,7 @@ class _Operands:
                 yield k
 
     def is_determined(self, k: int) -> bool:
-        """Return whether the elements are constants, or follow from sizes of inputs."""
+        """Return whether the elements are constant or depend only on sizes of inputs."""
         fact = self._facts[k]
         value = self._node.inputs[k]
         numbers = None if fact is None else fact.objects
@@ -183,7 +187,10 @@ class _Operands:
         return value is not None and self._failures.is_checked_on_loading(value)
 
     def are_indices(self, k: int, size: Number) -> bool:
-        """Return whether all elements are valid indices of an axis, or inputs that must be."""
+        """Return whether all elements are valid indices of an axis.
+
+        The elements of an input are assumed to be valid and recorded in `Failures.rows`.
+        """
         fact = self._facts[k]
         value = self._node.inputs[k]
         if fact is None or value is None:
@@ -202,7 +209,7 @@ class _Operands:
         )
 
     def may_divide_by_zero(self, k: int) -> bool:
-        """Return whether integers may be 0, or -1: the smallest integer overflows then."""
+        """Return whether integers may be 0 or -1; the smallest integer divided by -1 overflows."""
         fact = self._facts[k] if k < len(self._facts) else None
         if fact is None or (fact.dtype is not None and not fact.dtype.is_integer()):
             return False
@@ -216,9 +223,10 @@ class _Operands:
 def unequal_sizes(
     node: ir.Node, operands: _Facts, opset: int, algebra: Algebra
 ) -> list[tuple[Number, Number]] | None:
-    """Return pairs of sizes that must be equal for a node, but may differ by its shape function.
+    """Return pairs of sizes that must be equal by a node's shape function, but that may differ.
 
-    Returns None where that function cannot tell. The pair (1, 0) stands for any other condition.
+    The result is None if the shape function is undecided. The pair (1, 0) stands for other
+    conditions.
     """
     unequal: list[tuple[Number, Number]] = []
     attributes = {name: python_value(a) for name, a in node.attributes.items()}

@@ -1,13 +1,13 @@
-"""The frontier: the constant values that are stored so that the model is smallest.
+"""Compute the frontier: the constant values to store so that the model has the fewest bytes.
 
-A constant region is a graph of ops over values. The rest of the model demands some of the values.
-Each of these is either stored, or its op stays and its inputs are needed in turn. So every path
-from the file's values to the demanded ones has a stored value: a cut. The smallest one is a minimum
-cut of a network in which every value is an edge with its stored bytes as capacity. Inputs shared by
-several ops, and weights that are needed anyway, count once.
+A constant region is a graph of ops and values. The rest of the model reads some of the values, the
+demanded ones. A demanded value is either stored, or its op is kept and the inputs of the op are
+required. So every path from values in the file to demanded values has a stored value: the stored
+values are a cut. The best cut is a minimum cut of a network in which every value is an edge with
+its stored bytes as capacity. Inputs shared by several ops, and weights with other uses, count once.
 
-With a price on every op that stays, the minimum cut folds more ops and stores more bytes. If bytes
-above the minimum are allowed, the highest affordable price is searched (a Lagrange multiplier).
+With a price for every kept op, the minimum cut folds more ops and stores more bytes. If bytes above
+the minimum are allowed, the highest affordable price is searched. It is a Lagrange multiplier.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ V = TypeVar("V", bound=Hashable)
 FORBIDDEN = math.inf
 """Cost of a value that cannot or must not be stored."""
 
-_HIGHEST = 1 << 62  # more than the bytes of any region
-_HALVES = 9  # number of prices that are tried, each half of the next one
+# The highest price; no region has that many bytes.
+_HIGHEST = 1 << 62
+# Number of prices that are tried, each half of the next higher one.
+_HALVES = 9
 _SOURCE = 0
 _SINK = 1
 
 
 @dataclass(eq=False, slots=True)
 class RegionOp(Generic[V]):
-    """An op of a constant region: its inputs and outputs, and the cost if it stays."""
+    """An op of a constant region: its inputs and outputs, and its cost in bytes if it is kept."""
 
     inputs: Sequence[V]
     outputs: Sequence[V]
@@ -43,7 +45,7 @@ class Growth(NamedTuple):
 
     allowed: float
     per_op: float = math.inf
-    """Limit of these bytes for each additional op that folds."""
+    """Limit of these bytes for each additional folded op."""
 
 
 @dataclass
@@ -61,99 +63,106 @@ def choose(
     cost: Mapping[V, float],
     growth: Iterable[Growth] = (),
 ) -> Choice[V]:
-    """Return the values to store; of equally small sets the one that folds the most ops.
+    """Return the values to store; of equally small sets, the one that folds the most ops.
 
-    The ops of the region are in any order; other values than their outputs are in the file. The
-    demanded values are read outside of the region. The cost of a value is its stored bytes, or
-    FORBIDDEN if it cannot be stored. The allowances above the minimum apply one after the other.
+    Args:
+        ops: The ops of the region in any order. All values except their outputs are in the file.
+        demanded: The values that are read outside of the region.
+        cost: The stored bytes of each value, or FORBIDDEN if it cannot be stored.
+        growth: Allowances above the minimum, which apply one after the other.
     """
-    wanted = set(demanded)
+    demanded = set(demanded)
     total = Choice[V]()
     parts = []
     for found in _components(ops, cost):
         touched = {v for op in found for v in (*op.inputs, *op.outputs)}
-        parts.append(_Part(found, touched & wanted, cost))
+        parts.append(_Part(found, touched & demanded, cost))
     for allowed, per_op in growth if parts else ():
-        left = allowed
+        remaining = allowed
         price = int(min(allowed, per_op, _HIGHEST))  # sums of whole bytes are exact
-        offers = {part: part.bytes_per_op(price) for part in parts if part.staying and price}
+        offers = {part: part.bytes_per_op(price) for part in parts if part.n_kept and price}
         for part in sorted(offers, key=offers.__getitem__):
             if offers[part] < math.inf:
-                left -= part.spend(left, price)
-        total.spent += allowed - left
+                remaining -= part.spend(remaining, price)
+        total.spent += allowed - remaining
     for part in parts:
         total.stored |= part.stored
     return total
 
 
 class _Part(Generic[V]):
-    """Ops that share no values with others, and their stored values."""
+    """A set of ops that share no values with others, and their stored values."""
 
-    def __init__(self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float]) -> None:
+    def __init__(
+        self, ops: Sequence[RegionOp[V]], demanded: set[V], cost: Mapping[V, float]
+    ) -> None:
         self._ops = ops
-        self._wanted = wanted
+        self._demanded = demanded
         self._cost = cost
         self._cuts: dict[int, set[V]] = {}
-        self._maker = {v: k for k, op in enumerate(ops) for v in op.outputs}
+        self._producer = {v: k for k, op in enumerate(ops) for v in op.outputs}
         self.stored = self._cut(0)
-        _, self._bytes, self.staying = self._weigh(self.stored)
+        _, self._bytes, self.n_kept = self._weigh(self.stored)
 
     def bytes_per_op(self, price: int) -> float:
-        """Return the bytes that the cut at a price adds, for each additional op that it folds."""
-        _, nbytes, staying = self._weigh(self._cut(price))
-        gain = self.staying - staying
-        return (nbytes - self._bytes) / gain if gain > 0 else math.inf
+        """Return the additional bytes of the cut at a price for each additional folded op."""
+        _, nbytes, n_kept = self._weigh(self._cut(price))
+        folded = self.n_kept - n_kept
+        return (nbytes - self._bytes) / folded if folded > 0 else math.inf
 
     def spend(self, allowed: float, most: int) -> float:
         """Use the cut at the highest affordable price; return the bytes that it adds."""
 
-        def more(price: int) -> float:
+        def added_bytes(price: int) -> float:
             return self._weigh(self._cut(price))[1] - self._bytes
 
         prices = sorted({0, *(most >> k for k in range(_HALVES))})
-        place = len(prices) if more(most) <= allowed else bisect.bisect(prices, allowed, key=more)
-        stored, nbytes, staying = self._weigh(self._cut(prices[place - 1]))
-        if staying >= self.staying:
+        if added_bytes(most) <= allowed:
+            n_affordable = len(prices)
+        else:
+            n_affordable = bisect.bisect(prices, allowed, key=added_bytes)
+        stored, nbytes, n_kept = self._weigh(self._cut(prices[n_affordable - 1]))
+        if n_kept >= self.n_kept:
             return 0
         spent = nbytes - self._bytes
         self.stored = stored
         self._bytes = nbytes
-        self.staying = staying
+        self.n_kept = n_kept
         return spent
 
     def _cut(self, price: int) -> set[V]:
-        """Return the minimum cut with a price on each op that stays."""
+        """Return the minimum cut with a price for each kept op."""
         if price not in self._cuts:
             if len(self._ops) > 1:
-                found = _minimum_cut(self._ops, self._wanted, self._cost, price)
-            else:  # it is folded, or it stays and its inputs are needed
+                found = _minimum_cut(self._ops, self._demanded, self._cost, price)
+            else:  # the op is folded, or it is kept and its inputs are required
                 (op,) = self._ops
-                inputs = self._wanted.union(op.inputs).difference(op.outputs)
-                _, folded, _ = self._weigh(self._wanted)
-                _, nbytes, staying = self._weigh(inputs)
-                found = self._wanted if folded <= nbytes + price * staying else inputs
+                inputs = self._demanded.union(op.inputs).difference(op.outputs)
+                _, folded, _ = self._weigh(self._demanded)
+                _, nbytes, n_kept = self._weigh(inputs)
+                found = self._demanded if folded <= nbytes + price * n_kept else inputs
             self._cuts[price] = found
         return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
-        """Return the needed values, their bytes plus the cost of staying ops, and their number."""
-        staying: set[int] = set()
-        needed: set[V] = set()
-        pending = list(self._wanted)
+        """Return the required stored values, the total bytes, and the number of kept ops."""
+        kept: set[int] = set()
+        required: set[V] = set()
+        pending = list(self._demanded)
         while pending:
             value = pending.pop()
-            maker = self._maker.get(value)
+            producer = self._producer.get(value)
             if value in stored:
-                needed.add(value)
-            elif maker is not None and maker not in staying:
-                staying.add(maker)
-                pending.extend(self._ops[maker].inputs)
-        kept = sum(self._ops[k].cost for k in staying)
-        return needed, sum(self._cost[v] for v in needed) + kept, len(staying)
+                required.add(value)
+            elif producer is not None and producer not in kept:
+                kept.add(producer)
+                pending.extend(self._ops[producer].inputs)
+        cost_of_ops = sum(self._ops[k].cost for k in kept)
+        return required, sum(self._cost[v] for v in required) + cost_of_ops, len(kept)
 
 
 def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[list[RegionOp[V]]]:
-    """Split into parts that share no value with a cost, which can be cut separately."""
+    """Split ops into parts that share no values with a cost and can be cut separately."""
     parent = list(range(len(ops)))
 
     def find(k: int) -> int:
@@ -163,10 +172,10 @@ def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[lis
         return k
 
     first: dict[V, int] = {}
-    made = {v for op in ops for v in op.outputs}
+    produced = {v for op in ops for v in op.outputs}
     for k, op in enumerate(ops):
         for value in (*op.inputs, *op.outputs):
-            if cost[value] or value in made:
+            if cost[value] or value in produced:
                 parent[find(k)] = find(first.setdefault(value, k))
     parts: dict[int, list[RegionOp[V]]] = {}
     for k, op in enumerate(ops):
@@ -175,17 +184,18 @@ def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[lis
 
 
 def _minimum_cut(
-    ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float
+    ops: Sequence[RegionOp[V]], demanded: set[V], cost: Mapping[V, float], price: float
 ) -> set[V]:
-    """Return the cheapest values to store; of equally cheap sets the one nearest to ``wanted``.
+    """Return the cheapest set of values to store.
 
-    An op that stays costs its own cost and the price, so a higher price never folds less.
+    Of equally cheap sets, it is the one closest to the demanded values. A kept op costs its own
+    cost plus the price, so a higher price never folds fewer ops.
     """
     network = _Network()
     index: dict[V, int] = {}
-    """The start vertex of each value's own edge; the end vertex is the next number."""
+    """The start vertex of the edge of each value; the end vertex has the next number."""
 
-    def before(value: V) -> int:
+    def start_of(value: V) -> int:
         vertex = index.get(value)
         if vertex is None:
             vertex = network.vertex()
@@ -196,66 +206,68 @@ def _minimum_cut(
     for op in ops:
         vertex = network.vertex()
         for value in op.inputs:
-            network.edge(before(value) + 1, vertex, math.inf)
+            network.edge(start_of(value) + 1, vertex, math.inf)
         for value in op.outputs:
-            network.edge(vertex, before(value), math.inf)
+            network.edge(vertex, start_of(value), math.inf)
         network.edge(_SOURCE, vertex, op.cost + price)
     produced = {value for op in ops for value in op.outputs}
     for value, vertex in index.items():
         if value not in produced:
             network.edge(_SOURCE, vertex, cost[value])
-        if value in wanted:
+        if value in demanded:
             network.edge(vertex + 1, _SINK, math.inf)
-    reached = network.before_sink()
-    return {v for v, vertex in index.items() if vertex + 1 in reached and vertex not in reached}
+    sink_side = network.sink_side()
+    return {v for v, vertex in index.items() if vertex + 1 in sink_side and vertex not in sink_side}
 
 
 class _Network:
-    """A network whose minimum cut is found from the sink's side.
+    """A flow network, and its minimum cut with the smallest side of the sink.
 
-    It is found by a maximum preflow, by push-relabel, highest label first (Goldberg, Tarjan 1988).
-    Labels are lower bounds of the distance to the sink; if no vertex has a label, the sink is
-    unreachable from all vertices above it. Excess that cannot reach the sink stays at its vertex.
+    A maximum preflow determines the cut. It is computed by the push-relabel algorithm with the
+    highest label first (A. Goldberg and R. Tarjan, "A new approach to the maximum-flow problem",
+    1988). Labels are lower bounds of the distance to the sink. If no vertex has a label, the sink
+    is unreachable from all vertices with higher labels. Excess that cannot reach the sink remains
+    at its vertex.
     """
 
     def __init__(self) -> None:
         self._heads: list[list[int]] = [[], []]  # vertex -> its edges
-        self._to: list[int] = []  # edges come in pairs: k and k ^ 1 are opposite
-        self._left: list[float] = []
+        self._to: list[int] = []  # the edges k and k ^ 1 have opposite directions
+        self._residual: list[float] = []
 
     def vertex(self) -> int:
-        """Return a new vertex, besides _SOURCE and _SINK."""
+        """Add a vertex and return its number."""
         self._heads.append([])
         return len(self._heads) - 1
 
     def edge(self, start: int, end: int, capacity: float) -> None:
-        """Add an edge; it is cut only if just its end is on the sink's side."""
+        """Add an edge. It is cut if its end is on the side of the sink, but not its start."""
         number = len(self._to)
         self._to += end, start
-        self._left += capacity, 0
+        self._residual += capacity, 0
         self._heads[start].append(number)
         self._heads[end].append(number + 1)
 
-    def before_sink(self) -> set[int]:
-        """Return the vertices on the sink's side of the minimum cut with the smallest such side."""
-        # the label without a path to the sink
-        nowhere = len(self._heads)
-        self._nowhere = nowhere
-        self._label = [nowhere] * nowhere
+    def sink_side(self) -> set[int]:
+        """Return the smallest set of vertices on the side of the sink in a minimum cut."""
+        # the label of vertices without a path to the sink
+        unreachable = len(self._heads)
+        self._unreachable = unreachable
+        self._label = [unreachable] * unreachable
         for vertex, distance in self._distances().items():
             self._label[vertex] = distance
-        self._label[_SOURCE] = nowhere
-        self._excess: list[float] = [0] * nowhere
-        self._position = [0] * nowhere
+        self._label[_SOURCE] = unreachable
+        self._excess: list[float] = [0] * unreachable
+        self._position = [0] * unreachable
         self._active: list[list[int]] = [[] for _ in self._heads]
         self._labelled: list[list[int]] = [[] for _ in self._heads]
         for vertex, label in enumerate(self._label):
-            if label < nowhere:
+            if label < unreachable:
                 self._labelled[label].append(vertex)
         self._count = [len(vertices) for vertices in self._labelled]
         self._top = max(k for k, count in enumerate(self._count) if count)
         for edge in self._heads[_SOURCE]:
-            self._push(edge, self._left[edge])
+            self._push(edge, self._residual[edge])
         highest = self._top
         while highest > 0:
             if self._active[highest]:
@@ -265,22 +277,22 @@ class _Network:
         return set(self._distances())
 
     def _distances(self) -> dict[int, int]:
-        """Return the number of edges to the sink from each vertex that can reach it."""
+        """Return the distance to the sink, in edges, of each vertex that can reach it."""
         distance = {_SINK: 0}
         queue = [_SINK]
         for vertex in queue:
             for edge in self._heads[vertex]:
                 start = self._to[edge]
-                if start not in distance and self._left[edge ^ 1] > 0:
+                if start not in distance and self._residual[edge ^ 1] > 0:
                     distance[start] = distance[vertex] + 1
                     queue.append(start)
         return distance
 
     def _push(self, edge: int, amount: float) -> None:
         end = self._to[edge]
-        self._left[edge] -= amount
-        self._left[edge ^ 1] += amount
-        if not self._excess[end] and 0 < self._label[end] < self._nowhere:
+        self._residual[edge] -= amount
+        self._residual[edge ^ 1] += amount
+        if not self._excess[end] and 0 < self._label[end] < self._unreachable:
             self._active[self._label[end]].append(end)
         self._excess[end] += amount
 
@@ -293,8 +305,8 @@ class _Network:
                 label = self._relabel(vertex, label)
                 continue
             edge = edges[position]
-            if self._left[edge] > 0 and self._label[self._to[edge]] == label - 1:
-                amount = min(self._excess[vertex], self._left[edge])
+            if self._residual[edge] > 0 and self._label[self._to[edge]] == label - 1:
+                amount = min(self._excess[vertex], self._residual[edge])
                 self._push(edge, amount)
                 self._excess[vertex] -= amount
             else:
@@ -306,18 +318,19 @@ class _Network:
         self._position[vertex] = 0
         self._count[label] -= 1
         if not self._count[label]:
-            self._label[vertex] = self._nowhere
-            for above in range(label + 1, self._top + 1):  # they cannot reach the sink
+            self._label[vertex] = self._unreachable
+            for above in range(label + 1, self._top + 1):  # these vertices cannot reach the sink
                 for other in self._labelled[above]:
                     if self._label[other] == above:
-                        self._label[other] = self._nowhere
+                        self._label[other] = self._unreachable
                 self._labelled[above].clear()
                 self._count[above] = 0
             self._top = label
             return label
-        higher = 1 + min(self._label[self._to[e]] for e in self._heads[vertex] if self._left[e] > 0)
-        self._label[vertex] = min(higher, self._nowhere)
-        if higher >= self._nowhere:
+        edges = (edge for edge in self._heads[vertex] if self._residual[edge] > 0)
+        higher = 1 + min(self._label[self._to[edge]] for edge in edges)
+        self._label[vertex] = min(higher, self._unreachable)
+        if higher >= self._unreachable:
             return label
         self._labelled[higher].append(vertex)
         self._count[higher] += 1

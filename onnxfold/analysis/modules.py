@@ -1,4 +1,4 @@
-"""The PyTorch modules of nodes, and the PyTorch names of weights, from an exporter's metadata."""
+"""Find the PyTorch modules of nodes and the PyTorch names of weights in an exporter's metadata."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ops import definition_of
 from onnxfold.ops.elementwise import Add
 
-# PyTorch's exporter writes "['', 'model', 'model.layers.0', 'add_3']", with the node at the end.
+# PyTorch's exporter writes "['', 'model', 'model.layers.0', 'add_3']"; the last name is the node.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-# Nodes added by the exporter are in no module.
+# The scope of nodes that the exporter added and that belong to no module.
 _PLACEHOLDER = "_empty_nn_module_stack_from_metadata_hook"
-# Longer entries, which no exporter writes, are not parsed.
+# Maximum characters of entries that are parsed; exporters write shorter ones.
 _LONGEST = 10_000
+# Maximum depth of modules.
 _MOST = 64
 
 Module = tuple[str, ...]
-"""Names from the outside in; () is the model itself."""
+"""The names of nested modules from the outermost inward; () is the model itself."""
 
 
 def module_of(node: ir.Node) -> Module:
     """Return the module of a node.
 
     PyTorch's exporter writes it into the node's metadata. Otherwise it is the node's name without
-    the last part, as in ``/model/layers.0/self_attn/MatMul``; a node without such a name belongs to
+    the last part, as in ``/model/layers.0/self_attn/MatMul``. A node without such a name belongs to
     the model itself.
     """
     scopes = _scopes(node.metadata_props.get(_SCOPES, ""))
@@ -42,7 +43,7 @@ def module_of(node: ir.Node) -> Module:
 
 
 def common_module(modules: Sequence[Module]) -> Module:
-    """Return the innermost module that contains all of them."""
+    """Return the innermost module that contains all the modules."""
     first = min(modules)
     last = max(modules)
     same = 0
@@ -57,63 +58,62 @@ def _scopes(text: str) -> list[str] | None:
     try:
         scopes = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None  # other tools may write anything there
+        return None  # other tools may write arbitrary text
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
         return None
     return scopes[:-1]
 
 
 def _relative(scopes: Sequence[str]) -> Module:
-    """Return qualified names, each relative to the one before: ("model", "layers.0", "mlp")."""
+    """Return each qualified name relative to the previous one: ("model", "layers.0", "mlp")."""
     parts: list[str] = []
-    before = ""
+    previous = ""
     for scope in scopes[:_MOST]:
         if scope and scope != _PLACEHOLDER:
-            parts.append(scope.removeprefix(f"{before}."))
-            before = scope
+            parts.append(scope.removeprefix(f"{previous}."))
+            previous = scope
     return tuple(parts)
 
 
-# peft's layers have such parts, which TorchScript omits in the module's name.
+# A submodule of peft's layers; its siblings are the adapters.
 _BASE = "base_layer"
 
 
 def parameter_names(model: ir.Model) -> dict[ir.Value, str]:
     """Return the PyTorch names of the main graph's weights: "layers.0.q_proj.lora_A.weight".
 
-    It is the name in the file if that has dots. Exporters rename weights that they transpose; the
-    name then comes from the module of the node that reads it. Weights read by several modules, or
-    with the same name as another one, are omitted.
+    A name in the file with dots is the PyTorch name. Exporters rename weights that they transpose.
+    Their names are derived from the module of the consumer. Weights with consumers in several
+    modules, and weights with equal names, are omitted.
     """
     modules = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     known = set(modules.values())
     names: dict[ir.Value, str] = {}
     for value in model.graph.initializers.values():
-        own = value.name or ""
-        if "." in own:
-            names[value] = own
+        name_in_file = value.name or ""
+        if "." in name_in_file:
+            names[value] = name_in_file
             continue
-        readers = uses(value)
-        if len({modules.get(use.node, ()) for use in readers}) == 1:
-            first = next(iter(readers))
+        consumers = uses(value)
+        if len({modules.get(use.node, ()) for use in consumers}) == 1:
+            first = next(iter(consumers))
             module = _with_part(modules.get(first.node, ()), known)
             if module:
                 names[value] = ".".join((*module, _kind(value, first.node, first.idx)))
-    often = Counter(names.values())
-    return {value: name for value, name in names.items() if often[name] == 1}
+    counts = Counter(names.values())
+    return {value: name for value, name in names.items() if counts[name] == 1}
 
 
 def _kind(value: ir.Value, node: ir.Node, operand: int) -> str:
     is_vector = value.shape is not None and len(value.shape) == 1
-    return (
-        "bias" if is_vector and (isinstance(definition_of(node), Add) or operand == 2) else "weight"
-    )
+    is_added = isinstance(definition_of(node), Add) or operand == 2
+    return "bias" if is_vector and is_added else "weight"
 
 
 def _with_part(module: Module, known: Collection[Module]) -> Module:
-    """Return the module as peft names it, as "lora_A.default" or "lora_B.default".
+    """Return the module with peft's name of an adapter: "lora_A.default" or "lora_B.default".
 
-    TorchScript names both alike; the second one called has the suffix "_1".
+    TorchScript gives both submodules the same name; the second one called has the suffix "_1".
     """
     if not module or (*module[:-1], _BASE) not in known:
         return module

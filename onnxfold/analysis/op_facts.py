@@ -1,4 +1,4 @@
-"""Apply the op of a node to the facts of its inputs: by its definition, or by onnx's inference."""
+"""Compute the facts of a node's outputs by the op's definition or by onnx's shape inference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from onnxfold.ops.results import facts_of_results
 def results_of(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
 ) -> Sequence[Fact]:
-    """Return the facts of the outputs of a node without subgraphs that calls no function."""
+    """Return the facts of a node's outputs.
+
+    The node has no subgraphs and does not call a function of the model.
+    """
     infer = functools.partial(_infer, node, inputs, opsets, algebra)
     attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
     application = Application(
@@ -38,7 +41,7 @@ def results_of(
 def _infer(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
 ) -> list[Fact]:
-    """Return the facts of a node's outputs as onnx infers them; see `results_of`."""
+    """Return the facts of a node's outputs that onnx infers."""
     version = opsets.get(node.domain)
     schema = None if version is None else schema_of(node.op_type, version, node.domain)
     if schema is None or has_references(node):
@@ -50,18 +53,18 @@ def _infer(
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
     types = {name: _type_proto(fact, algebra) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}
-    for name, formal in schema.attributes.items():  # onnx's own defaults may differ
+    for name, formal in schema.attributes.items():  # onnx's implementations may use other defaults
         if name not in node.attributes and formal.default_value.type:
             proto.attribute.append(formal.default_value)
     inferred: Mapping[str, onnx.TypeProto] = {}
     with contextlib.suppress(Unfoldable):
         inferred = infer_types(schema, proto, types, data, opsets)
-    # omitted outputs have one name, and the type of one of them
+    # all omitted outputs have the same name, so the inferred type belongs to one of them only
     return [_fact(inferred.get(name) if name else None, algebra) for name in outputs]
 
 
 def _fact(proto: onnx.TypeProto | None, algebra: Algebra) -> Fact:
-    """Return the fact of a type; its dimensions may be names of sizes."""
+    """Return the fact of a type. Its dimensions may be names of expressions."""
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
@@ -85,12 +88,12 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
     dtype = fact.dtype
     if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
-    # sizes computed of floats (scales of a Resize) are rounded differently in onnxruntime
+    # onnxruntime rounds sizes computed from floats, such as the scales of Resize, differently
     return tensor_proto(known) if dtype.is_integer() else None
 
 
 def _type_proto(fact: Fact, algebra: Algebra) -> onnx.TypeProto:
-    """Return the type of a fact; expressions get names."""
+    """Return the type of a fact. Expressions are represented by names."""
     proto = onnx.TypeProto()
     if fact.other is not None:
         proto.ParseFromString(fact.other)

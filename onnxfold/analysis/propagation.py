@@ -1,7 +1,7 @@
-"""Infer shapes and small values of a model, each value once and on demand.
+"""Infer shapes and small values of a model on demand.
 
-A body that may run more than once is visited again with facts of its inputs, as sizes may differ
-between iterations.
+The facts of each value are inferred once. A body that may run more than once is visited again with
+other facts of its inputs, because sizes may differ between iterations.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from onnxfold.ir.symbolic.fact import (
 )
 from onnxfold.ops import Trait, definition_of
 
-# Maximum number of visits of a loop's body to find invariants of the iterations.
+# Maximum number of visits of a loop's body to find loop invariants.
 _ATTEMPTS = 3
-# Depth of nested loops up to which invariants are searched, as the visits multiply.
+# Depth of nested loops up to which invariants are searched: the numbers of visits multiply.
 _DEEPEST_TRIAL = 3
 
 
 class FactPropagation:
     """The facts of every value of a model.
 
-    The ``value_info`` of a file is ignored: some tools leave stale entries. Facts stay valid while
-    the graph is rewritten, as the result of a node never changes. Results of the model's functions
-    are unknown. The nodes are in topological order.
+    The ``value_info`` of a file is ignored, because some tools leave stale entries. Facts remain
+    valid while the graph is rewritten, because the results of a node never change. The facts of
+    results of the model's functions are unknown. The nodes are in topological order.
     """
 
     def __init__(self, scopes: Scopes, constness: ConstnessAnalysis) -> None:
@@ -60,21 +60,21 @@ class FactPropagation:
         self.constness = constness
         self._facts: MutableMapping[ir.Value, Fact] = {}
         self._decided: dict[ir.Value, Fact] = {}
-        """Conditions decided because the run would fail otherwise."""
+        """The facts of conditions that have one outcome in every valid run."""
         self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
-        """The inputs of each node at its visit: onnx-ir makes a new tuple when inputs change."""
+        """The inputs of each node at its visit; onnx-ir creates a new tuple when inputs change."""
         self.journal: set[ir.Node] = set()
-        """Nodes that were visited, or have other inputs, since a pass last emptied it."""
+        """Nodes that were visited or got other inputs since a pass last cleared this set."""
         self.table = FactTable()
-        """The facts of values; values with equal facts share them."""
+        """Shares one object among all values with equal facts."""
         self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
-        """Results, requirements and number of queries of bounds for equal ops and operands."""
+        """Results, requirements and number of bound queries by op and facts of the operands."""
         self.nesting = 0
-        """Number of bodies around the visited graph, which are always visited again."""
+        """Number of enclosing bodies that are visited again even if their values have facts."""
         self._required: dict[ir.Node, list[Number]] = {}
-        """Numbers that must be at least 0, or a node of the main graph fails."""
-        self._asking: set[ir.Node] = set()
-        """Nodes whose results depend on bounds of expressions."""
+        """Numbers that must be at least 0, because the node of the main graph fails otherwise."""
+        self._bound_dependent: set[ir.Node] = set()
+        """Nodes whose results depend on the bounds of expressions."""
 
     def of(self, value: ir.Value) -> Fact:
         """Return the facts of a value."""
@@ -90,19 +90,27 @@ class FactPropagation:
         self._facts[value] = self.table.shared(fact)
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
-        """Record that ``new`` replaces ``old``, whose facts hold if none are inferred."""
-        known = self.of(old)
-        found = self.of(new)
-        if found.other is None and (found.dtype is None or found.shape is None):
-            dtype = known.dtype if found.dtype is None else found.dtype
-            shape = known.shape if found.shape is None else found.shape
-            self.set(new, Fact(dtype, shape) if known.other is None else known)
+        """Record that ``new`` replaces ``old``.
+
+        ``new`` gets the dtype and the shape of ``old`` if they were not inferred.
+        """
+        old_fact = self.of(old)
+        new_fact = self.of(new)
+        if new_fact.other is not None:
+            return
+        if new_fact.dtype is None or new_fact.shape is None:
+            dtype = old_fact.dtype if new_fact.dtype is None else new_fact.dtype
+            shape = old_fact.shape if new_fact.shape is None else new_fact.shape
+            self.set(new, Fact(dtype, shape) if old_fact.other is None else old_fact)
 
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Return whether the shape declared of a graph output is right, or reaches no new users."""
+        """Return whether a value may replace another one, of which one is a graph output.
+
+        The declared shape of the output must be correct, unless it gets no new consumers.
+        """
         output, read = (new, old) if new.is_graph_output() else (old, new)
         if output.graph is None or not output.is_graph_output() or new.producer() is None:
-            return True  # what no node makes keeps its name and its declaration
+            return True  # only results of nodes get the name and the declared shape of an output
         declared = output.shape
         sizes = self.of(new).shape
         outputs = output.graph.outputs
@@ -112,12 +120,19 @@ class FactPropagation:
             return False
         for dim, size in zip(declared, sizes, strict=True):
             found = dim if isinstance(dim, int) else self.algebra.size_of(dim.value)
-            given = (zip(v.shape or (), self.of(v).shape or (), strict=False) for v in outputs)
-            if found != size and (
-                found is not None or any(d == str(dim) and n != size for p in given for d, n in p)
-            ):
+            if found == size:
+                continue
+            if found is not None or self._has_other_size(str(dim), size, outputs):
                 return False
         return True
+
+    def _has_other_size(self, name: str, size: Number, outputs: Sequence[ir.Value]) -> bool:
+        """Return whether a dimension of outputs with this name has another size."""
+        for output in outputs:
+            pairs = zip(output.shape or (), self.of(output).shape or (), strict=False)
+            if any(dim == name and other != size for dim, other in pairs):
+                return True
+        return False
 
     def _find(self, value: ir.Value) -> Fact:
         facts = self._facts
@@ -128,7 +143,7 @@ class FactPropagation:
                 pending.pop()
                 continue
             node = current.producer()
-            if node is None and current.is_graph_input():  # the node of the body
+            if node is None and current.is_graph_input():  # an input of a body
                 scope = self.scopes.find(current.graph)
                 node = None if scope is None else scope.parent
             if node is None:
@@ -146,10 +161,10 @@ class FactPropagation:
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
         """Return the values that a node and its subgraphs read."""
-        needed = [v for v in node.inputs if v is not None]
+        values = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
-            needed.extend(captured_values(node))
-        return needed
+            values.extend(captured_values(node))
+        return values
 
     def run_graph(self, graph: ir.Graph) -> None:
         """Visit the nodes of a graph whose inputs have facts."""
@@ -160,18 +175,21 @@ class FactPropagation:
             if self.nesting or not outputs or outputs[0] not in facts:
                 self._visit(node, scope)
 
-    def _run_body(self, body: ir.Graph, given: Sequence[Fact] | None) -> Sequence[Fact]:
-        """Return the facts of a body's outputs; with facts of its inputs, all nodes are visited."""
-        for value, fact in zip(body.inputs, given or (), strict=False):
+    def _run_body(self, body: ir.Graph, inputs: Sequence[Fact] | None) -> Sequence[Fact]:
+        """Return the facts of a body's outputs.
+
+        With facts of its inputs, all nodes are visited, even if their values have facts.
+        """
+        for value, fact in zip(body.inputs, inputs or (), strict=False):
             self.set(value, fact)
-        self.nesting += given is not None
+        self.nesting += inputs is not None
         self.run_graph(body)
         facts = [self.of(value) for value in body.outputs]
-        self.nesting -= given is not None
+        self.nesting -= inputs is not None
         return facts
 
     def _of_bodies(self, node: ir.Node, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
-        """Return the facts of the outputs of a node with subgraphs, which are visited."""
+        """Visit the subgraphs of a node, and return the facts of its outputs."""
         graphs = subgraphs_of(node)
         if node.domain == "" and node.op_type == "If":
             outputs = [self._run_body(graph, None) for graph in graphs]
@@ -182,52 +200,52 @@ class FactPropagation:
             pairs = zip(*outputs, strict=False)
             return [common(self.algebra, facts[0], facts[-1]) for facts in pairs]
         if node.domain == "" and node.op_type == "Loop":
-            given = [UNKNOWN if f is None else f for f in inputs[2:]]
+            initial = [UNKNOWN if f is None else f for f in inputs[2:]]
+            n_carried = len(initial)
             (body,) = graphs
-            if len(body.inputs) == 2 + len(given) and len(body.outputs) > len(given):
+            if len(body.inputs) == 2 + n_carried and len(body.outputs) > n_carried:
                 mark = len(self.algebra.atoms)  # later atoms belong to an iteration
-                made = self._repeat(body, given)
-                others = made[len(given) :]
-                ends = body.outputs[1 + len(given) :]
-                has_a_turn = _has_a_turn(inputs)
-                turns = self.algebra.unknown(low=0)
+                results = self._repeat(body, initial)
+                scanned = body.outputs[1 + n_carried :]
+                has_an_iteration = _has_an_iteration(inputs)
+                iterations = self.algebra.unknown(low=0)
                 stacked = [
-                    self._stacked(f, f.shape if has_a_turn else v.shape, mark, turns)
-                    for f, v in zip(others, ends, strict=True)
+                    self._stacked(f, f.shape if has_an_iteration else v.shape, mark, iterations)
+                    for f, v in zip(results[n_carried:], scanned, strict=True)
                 ]
-                return [*made[: len(given)], *stacked]
+                return [*results[:n_carried], *stacked]
         for graph in graphs:
             self._run_body(graph, [UNKNOWN] * len(graph.inputs))
         return []
 
-    def _repeat(self, body: ir.Graph, given: Sequence[Fact]) -> Sequence[Fact]:
-        """Return the facts of a Loop's carried values at the end, then of others in each iteration.
+    def _repeat(self, body: ir.Graph, initial: Sequence[Fact]) -> Sequence[Fact]:
+        """Return the facts of a Loop's carried values at the end, followed by its scan outputs.
 
-        At first, all facts are assumed to hold as before the first iteration. Those that the body
-        changes are then dropped, until the rest holds.
+        Initially, all facts of the values before the first iteration are assumed to be loop
+        invariants. Facts that the body changes are dropped until all remaining ones are invariant.
         """
-        # onnxruntime gives an iteration number that is declared with axes one; the condition is
-        # that of the first iteration, as declared, or an output of the body
+        # onnxruntime passes an iteration number with one axis if it is declared with axes; the
+        # condition has the declared shape in the first iteration, and later that of the output
         shape = (1,) if body.inputs[0].shape else ()
-        turn = (of_type(ir.DataType.INT64, shape, self.algebra), Fact(ir.DataType.BOOL))
-        facts = given
+        iteration = (of_type(ir.DataType.INT64, shape, self.algebra), Fact(ir.DataType.BOOL))
+        facts = initial
         for _ in range(_ATTEMPTS if self.nesting < _DEEPEST_TRIAL else 0):
-            made = self._run_body(body, (*turn, *facts))[1:]
+            results = self._run_body(body, (*iteration, *facts))[1:]
             before = facts
-            facts = [common(self.algebra, a, b) for a, b in zip(given, made, strict=False)]
-            if all(
-                _kept(g, a) == _kept(g, b) for g, a, b in zip(given, before, facts, strict=True)
-            ):
-                return [*facts, *made[len(given) :]]
-        facts = [Fact(fact.dtype) for fact in given]  # in ONNX only shapes may vary
-        return [*facts, *self._run_body(body, (*turn, *facts))[1 + len(given) :]]
+            facts = [common(self.algebra, a, b) for a, b in zip(initial, results, strict=False)]
+            triples = zip(initial, before, facts, strict=True)
+            if all(_invariant_parts(f, a) == _invariant_parts(f, b) for f, a, b in triples):
+                return [*facts, *results[len(initial) :]]
+        facts = [Fact(fact.dtype) for fact in initial]  # ONNX does not allow other dtypes
+        return [*facts, *self._run_body(body, (*iteration, *facts))[1 + len(initial) :]]
 
     def _stacked(
-        self, fact: Fact, shape: Shape | ir.Shape | None, mark: int, turns: Number
+        self, fact: Fact, shape: Shape | ir.Shape | None, mark: int, iterations: Number
     ) -> Fact:
-        """Return the results of all iterations, stacked: sizes that may vary are unknown outside.
+        """Return the fact of a scan output, which stacks the results of all iterations.
 
-        Without an iteration, onnxruntime uses the shape in the file, which may be wrong for others.
+        Sizes that may vary between iterations are unknown. Without an iteration, onnxruntime uses
+        the declared shape, which may differ from the shape with iterations.
         """
         if shape is None or fact.shape is None or len(shape) != fact.rank:
             return Fact(fact.dtype)
@@ -237,7 +255,7 @@ class FactPropagation:
             else self.algebra.unknown(low=0)
             for size, other in zip(fact.shape, shape, strict=True)
         ]
-        return of_type(fact.dtype, [turns, *sizes], self.algebra)
+        return of_type(fact.dtype, [iterations, *sizes], self.algebra)
 
     def _source(self, value: ir.Value) -> Fact:
         """Return the facts of an initializer, a Constant or an input of the model."""
@@ -246,12 +264,12 @@ class FactPropagation:
             scope = self.scopes.find(value.graph)
             is_input = scope is not None and value.is_graph_input() and not scope.in_function
             return self._declared(value) if is_input else UNKNOWN
-        # for elements other than sizes only dtype and shape, until an op needs more
+        # for dtypes other than those of sizes, elements are read only when an op needs them
         fact = self.table.shared(Fact(tensor.dtype, sizes_of(tensor)))
         return self._in_full(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
     def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
-        """Return the fact of a value with the elements of a small constant of any dtype."""
+        """Return the fact of a value, with the elements if it is a small constant."""
         if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
         if not self.constness.is_constant(value):
@@ -260,12 +278,12 @@ class FactPropagation:
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
     def _declared(self, value: ir.Value) -> Fact:
-        """Return the type of a model input, which the runtime enforces."""
+        """Return the declared fact of a model input; the runtime checks its type."""
         if not isinstance(value.type, ir.TensorType):
             return UNKNOWN
         if value.shape is None:
             return self.table.shared(Fact(value.dtype))
-        # some exporters write 0 or -1 for an unknown size
+        # some exporters write 0 or -1 for unknown sizes
         sizes: list[Number] = [
             dim if isinstance(dim, int) and dim > 0 else self.algebra.symbol(name_of(dim))
             for dim in value.shape
@@ -281,7 +299,7 @@ class FactPropagation:
         outer, algebra.required, before = algebra.required, [], algebra.questions
         results = () if scope is None else self._results(node, scope)
         if algebra.questions > before:
-            self._asking.add(node)
+            self._bound_dependent.add(node)
         if algebra.required and node.graph is self.model.graph:
             self._required[node] = algebra.required
         algebra.required = outer
@@ -302,7 +320,7 @@ class FactPropagation:
             return []
         if self._functions and node.op_identifier() in self._functions:
             return []
-        # the kernel may compute results from known sizes
+        # with known sizes, a kernel may compute the results from the elements of other operands
         listed = [fact for fact in inputs if fact is not None and fact.items is not None]
         if listed or Trait.SIZED_BY_FLOATS in definition_of(node).traits:
             pairs = zip(values, inputs, strict=True)
@@ -310,22 +328,22 @@ class FactPropagation:
         results = self._applied(node, inputs, scope.opsets)
         for fact in results:
             if fact.dtype in SIZE_DTYPES and fact.known is None:
-                # the evaluator may compute results without a shape function
+                # without a shape function, the evaluator may compute the elements
                 return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
 
     def _applied(
         self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
     ) -> Sequence[Fact]:
-        """Return the facts of a node's outputs, computed once for equal ops and operands."""
+        """Return the facts of a node's outputs; equal ops with equal operands share them."""
         algebra = self.algebra
         key = None
         content = content_of_attributes(node.attributes.data.values())
         if content is not None:
             domain = node.domain
             outputs = node.outputs
-            made = len(outputs) == 1 or tuple([bool(output.name) for output in outputs])
-            key = (node.op_type, domain, opsets.get(domain), made, content, *inputs)
+            used = len(outputs) == 1 or tuple([bool(output.name) for output in outputs])
+            key = (node.op_type, domain, opsets.get(domain), used, content, *inputs)
             found = self._found.get(key)
             if found is not None:
                 results, required, questions = found
@@ -336,20 +354,22 @@ class FactPropagation:
         before = len(algebra.required)
         asked = algebra.questions
         results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
-        if key is not None and unnamed == algebra.unnamed:  # otherwise it has new symbols each time
+        if (
+            key is not None and unnamed == algebra.unnamed
+        ):  # results with new symbols are not shared
             self._found[key] = results, algebra.required[before:], algebra.questions - asked
         return results
 
 
-def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
+def _has_an_iteration(inputs: Sequence[Fact | None]) -> bool:
     """Return whether a Loop has at least one iteration in every run."""
-    most, condition = (None if f is None else f.known for f in inputs[:2])
-    return (inputs[0] is None or (most is not None and bool((most > 0).all()))) and (
-        inputs[1] is None or (condition is not None and bool(condition.all()))
-    )
+    count, condition = inputs[:2]
+    if count is not None and (count.known is None or not bool((count.known > 0).all())):
+        return False
+    return condition is None or (condition.known is not None and bool(condition.known.all()))
 
 
-def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
-    """Return the parts of a fact that are equal to those of another one."""
-    sizes = zip(given.shape or (), fact.shape or (), strict=False)
-    return fact is given, fact.dtype, fact.rank, [a == b for a, b in sizes]
+def _invariant_parts(initial: Fact, fact: Fact) -> tuple[object, ...]:
+    """Return the parts of a fact that decide whether further parts were dropped."""
+    sizes = zip(initial.shape or (), fact.shape or (), strict=False)
+    return fact is initial, fact.dtype, fact.rank, [a == b for a, b in sizes]

@@ -1,4 +1,4 @@
-"""The scopes of graphs: their opsets, and whether they belong to a function."""
+"""The scopes of graphs: their opsets, their parent nodes, and their functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfold.ir.graphs import subgraphs_of
 from onnxfold.ir.onnx_ir_private import holders_in
 from onnxfold.support.errors import ModelError
 
-# The domains of ops whose subgraphs may read values of outer graphs; FlexAttention's may not.
+# The domains of ops whose subgraphs may read outer values. Those of FlexAttention may not.
 _READ_OUTER_VALUES = ("", "ai.onnx", "com.microsoft")
 
 
@@ -23,11 +23,11 @@ class Scope:
 
     graph: ir.Graph
     opsets: Mapping[str, int]
-    """Domain to version."""
+    """The version of each domain."""
     root: ir.Graph
-    """The main graph or function graph that contains this graph, or is it."""
+    """The graph of the model or function that contains this graph, or this graph itself."""
     parent: ir.Node | None
-    """The node with this graph as a subgraph."""
+    """The node that has this graph as a subgraph; None for a root graph."""
     in_function: bool
 
 
@@ -45,7 +45,7 @@ class Scopes:
     def refresh(self) -> None:
         """Update the scopes to the current graphs of the model.
 
-        Graphs are not added to a model; subgraphs move with their nodes, or are removed.
+        Passes add no graphs. They move subgraphs with their nodes, or remove them.
         """
         roots = 1 + len(self.model.functions)
         if len(self._by_graph) == roots and not self.parents:
@@ -53,13 +53,13 @@ class Scopes:
         self._by_graph.clear()
         self._paths.clear()
         self.parents.clear()
-        # shared, not copied: a rewrite may import another domain
+        # the imports are shared instead of copied, because a rewrite may import another domain
         self._root(self.model.graph, self.model.graph.opset_imports, in_function=False)
         for function in self.model.functions.values():
             self._root(function.graph, function.opset_imports, in_function=True)
 
     def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
-        if "" not in opsets and "ai.onnx" in opsets:  # the same domain, spelled out
+        if "" not in opsets and "ai.onnx" in opsets:  # both names denote the same domain
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
         elif "" not in opsets and opsets and not in_function:
             opsets = ChainMap({"": storage.onnx_opset(opsets)}, opsets)
@@ -80,11 +80,14 @@ class Scopes:
         return self._by_graph[graph]
 
     def find(self, graph: ir.Graph | None) -> Scope | None:
-        """Return the scope of a graph, or None if it is not (or no longer) in the model."""
+        """Return the scope of a graph, or None if the graph is not in the model."""
         return None if graph is None else self._by_graph.get(graph)
 
     def path(self, graph: ir.Graph | None) -> list[ir.Graph]:
-        """Return a graph of the model and the graphs that it can read, innermost first; or none."""
+        """Return a graph and the outer graphs whose values it can read, innermost first.
+
+        The list is empty for a graph outside the model.
+        """
         if graph not in self._paths:
             scope = self.find(graph)
             holder = None if scope is None else scope.parent
@@ -93,7 +96,7 @@ class Scopes:
         return self._paths[graph]
 
     def forget_paths(self) -> None:
-        """Forget cached paths; call it when nodes with subgraphs have moved to another graph."""
+        """Clear cached paths; to be called after nodes with subgraphs moved to another graph."""
         self._paths.clear()
 
     def graphs(self) -> list[ir.Graph]:

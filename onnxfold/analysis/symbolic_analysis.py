@@ -1,9 +1,10 @@
-"""Infer shapes and small values of a whole model, and update them after changes.
+"""Infer shapes and small values of a complete model, and update them after changes.
 
-For some conditions, the run fails for one outcome, so they have the other one in every run.
-TorchScript writes ``squeeze(x, 1)`` as ``If(size of axis 1 == 1) Squeeze(x) else x``, whose result
-has no known rank, but an LSTM requires one. Both outcomes are assumed and propagated through the
-graph. If a node then has invalid inputs for one of them, the condition has the other one.
+Some conditions have the same outcome in every valid run, because the other outcome makes the run
+fail. For example, TorchScript exports ``squeeze(x, 1)`` as
+``If(size of axis 1 == 1) Squeeze(x) else x``. The rank of the result is unknown, but an LSTM
+requires a certain one. The analysis propagates both outcomes through the graph. If a node has
+invalid inputs for one of them, the condition has the other one.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ ASSUMPTIONS = (
     "Images that are padded before a convolution or a pool have pixels.",
     "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",
 )
-"""Assumptions about valid inputs."""
+"""Assumptions about valid models and inputs."""
 
 _Values = set[ir.Value | None]
+# Maximum number of repetitions of learning from requirements and decided conditions.
 _MOST_ROUNDS = 4
 
 
 class SymbolicAnalysis(FactPropagation):
-    """The facts of every value of a model, inferred at once and kept up to date."""
+    """The facts of every value of a model, with updates after changes."""
 
     @cached_property
     def atoms_of_inputs(self) -> set[int]:
@@ -45,13 +47,13 @@ class SymbolicAnalysis(FactPropagation):
         return {k for n in sizes for k in self.algebra.atoms_in(n)}
 
     def run(self) -> None:
-        """Infer the facts of all values at once, which is faster than one after the other.
+        """Infer the facts of all values, which is faster than inferring them on demand.
 
-        More facts follow from the requirements of nodes that every run executes.
+        The requirements of nodes that every run executes imply further facts.
         """
         for graph in root_graphs(self.model):
             self.run_graph(graph)
-        # A decided condition makes the nodes of a branch certain, which adds requirements.
+        # after a condition is decided, every run executes a branch, which adds requirements
         for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
             affected: Collection[ir.Node] = ()
             if self._required:
@@ -62,7 +64,7 @@ class SymbolicAnalysis(FactPropagation):
                 self._required.clear()
                 if self.algebra.learn(required):
                     self._found.clear()
-                    affected = frozenset(self._asking)
+                    affected = frozenset(self._bound_dependent)
             decided: dict[ir.Value, Fact] = {}
             if any(map(_is_if, self.scopes.parents)):
                 self._decide(self.model.graph, decided)
@@ -73,7 +75,7 @@ class SymbolicAnalysis(FactPropagation):
             self.update(decided, affected)
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
-        """Return the nodes of a graph on which its outputs depend: runtimes run no others."""
+        """Return the nodes of a graph on which its outputs depend; runtimes run only those."""
         nodes = nodes_in(graph)
         needed = _Values(graph.outputs)
         found = set[ir.Node]()
@@ -86,7 +88,11 @@ class SymbolicAnalysis(FactPropagation):
         return found
 
     def update(self, changed: Iterable[ir.Value] = (), affected: Collection[ir.Node] = ()) -> None:
-        """Visit ``affected`` nodes, those with new or ``changed`` inputs, and holders of such."""
+        """Visit nodes again whose facts may have changed.
+
+        These are ``affected`` nodes, nodes with replaced or ``changed`` inputs, and the parents of
+        subgraphs with such nodes.
+        """
         new = _Values(changed)
         read = self._read
         holders = self.scopes.parents
@@ -100,7 +106,7 @@ class SymbolicAnalysis(FactPropagation):
                         break
 
     def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:
-        """Visit a node of which inputs were replaced, or more was ``learned`` about them."""
+        """Visit a node with replaced inputs, or with inputs about which facts were ``learned``."""
         facts = self._facts
         constness = self.constness
         before = self._read.get(node)
@@ -108,7 +114,7 @@ class SymbolicAnalysis(FactPropagation):
         self.journal.add(node)
         self._read[node] = node.inputs
         if before is None or not all(olds):
-            # it was never visited, or a rewrite has set its facts
+            # the node was not visited yet, or a rewrite set its facts
             changed.update(v for v, old in zip(node.outputs, olds, strict=True) if old is None)
             return
         for body in subgraphs_of(node):
@@ -136,14 +142,14 @@ class SymbolicAnalysis(FactPropagation):
                 facts[value] = old
 
     def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
-        """Find the conditions of Ifs that have one outcome in every run, with its fact.
+        """Find the conditions of Ifs with one outcome in every run, and the facts of the outcomes.
 
-        The nodes of the graph run all or none. Each value is followed for one condition only.
+        A run executes all nodes of the graph or no node. Each value is followed for one condition.
         """
         nodes = nodes_of(graph)
         needed = self._needed_nodes(graph)
         followed: set[ir.Value] = set()
-        for place, node in enumerate(nodes):
+        for index, node in enumerate(nodes):
             if not _is_if(node):
                 continue
             for branch in subgraphs_of(node):
@@ -154,11 +160,11 @@ class SymbolicAnalysis(FactPropagation):
             producer = condition.producer()
             fact = self.of(condition)
             if producer is None or producer.graph is not graph:
-                continue  # the graph of the condition runs, but perhaps not this one
+                continue  # the graph of the condition may run without this graph
             if fact.known is None and fact.static_shape in ((), (1,)):
                 shape = fact.static_shape or ()
                 outcomes = [of_array(np.full(shape, k, bool), ir.DataType.BOOL) for k in (1, 0)]
-                outcome = self._only_outcome(nodes[place:], condition, outcomes, needed, followed)
+                outcome = self._only_outcome(nodes[index:], condition, outcomes, needed, followed)
                 if outcome is not None:
                     found[condition] = outcome
 
@@ -170,20 +176,20 @@ class SymbolicAnalysis(FactPropagation):
         needed: Collection[ir.Node],
         followed: set[ir.Value],
     ) -> Fact | None:
-        """Return the outcome for which no needed node fails; None if neither is excluded."""
-        worlds = [{condition: outcome} for outcome in outcomes]
+        """Return the only outcome for which no needed node fails; None if none is excluded."""
+        hypotheses = [{condition: outcome} for outcome in outcomes]
         followed.add(condition)
         for node in nodes:
             read = self.needed(node) if node in self.scopes.parents else node.inputs
-            if worlds[0].keys().isdisjoint(read):
+            if hypotheses[0].keys().isdisjoint(read):
                 continue
-            one, other = (self._suppose(node, world) for world in worlds)
+            one, other = (self._suppose(node, hypothesis) for hypothesis in hypotheses)
             if one is not None and other is not None:
                 for value, *facts in zip(node.outputs, one, other, strict=False):
                     if value not in followed and _outline(facts[0]) != _outline(facts[1]):
                         followed.add(value)
-                        for world, fact in zip(worlds, facts, strict=True):
-                            world[value] = self.table.shared(fact)
+                        for hypothesis, fact in zip(hypotheses, facts, strict=True):
+                            hypothesis[value] = self.table.shared(fact)
             elif one is not other and node in needed:
                 return outcomes[one is None]
         return None
@@ -191,7 +197,7 @@ class SymbolicAnalysis(FactPropagation):
     def _suppose(
         self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
-        """Return the facts of a node's outputs under additional facts; None if it then fails."""
+        """Return the facts of a node's outputs under additional facts; None if the node fails."""
         scope = self.scopes.find(node.graph)
         assert scope is not None
         outer = self._facts, self.algebra.required
@@ -209,14 +215,14 @@ def _is_if(node: ir.Node) -> bool:
 
 
 def _outline(fact: Fact) -> tuple[object, ...]:
-    """Return the facts of a value without its symbols."""
+    """Return the facts of a value, with -1 for symbolic sizes."""
     sizes = None if fact.shape is None else [d if isinstance(d, int) else -1 for d in fact.shape]
     known = None if fact.known is None else fact.known.tobytes()
     return fact.dtype, sizes, known
 
 
 def _knowledge(fact: Fact) -> tuple[int, ...]:
-    """Return how specific a fact is; symbols for unknown sizes do not count."""
+    """Return a key by which more specific facts are greater; symbolic sizes do not count."""
     shape = fact.shape or ()
     items = fact.items
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())

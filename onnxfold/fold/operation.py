@@ -222,8 +222,12 @@ def collapse(
             collapsed.append(None)
             continue
         axes = range(-a.ndim, 0)
-        indices = [slice(0, 1) if axis in repeated_axes else slice(None) for axis in axes]
-        collapsed.append(a[(*indices, ...)])
+        slices = [slice(0, 1) if axis in repeated_axes else slice(None) for axis in axes]
+        index = (
+            *slices,
+            ...,
+        )  # with the ellipsis, the result has no axes instead of being a scalar
+        collapsed.append(a[index])
     return collapsed, shape
 
 

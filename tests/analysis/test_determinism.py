@@ -11,7 +11,7 @@ from onnxfold.analysis.facts import ModelFacts
 HALF = "r = Constant <value_float = 0.5> ()"
 NONE = "r = Constant <value_float = 0.0> ()"
 TRAIN, INFER = (f"t = Constant <value = bool {{{k}}}> ()" for k in (1, 0))
-AGAIN = "gives another result each time"
+AGAIN = "returns a different result in each run"
 RANDOM_BRANCH = "t () => (float[2] p) { p = RandomNormal <shape = [2]> () }"
 SURE_BRANCH = "e () => (float[2] q) { q = Abs (c) }"
 
@@ -63,22 +63,22 @@ SAID: dict[tuple[str, str, int], str | None] = {
     ("Dropout <is_test = 0> (c)", "", 6): "Dropout in training mode is random",
     ("Dropout (c)", "", 6): "Dropout in training mode is random",
     ("Dropout (c)", "", 7): None,
-    # what holds a random op
-    (if_(RANDOM_BRANCH), "", 21): "holds RandomNormal",
-    (if_(f"o () => (float[2] a) {{ a = {if_(RANDOM_BRANCH)} }}"), "", 21): "holds RandomNormal",
-    (loop("r = RandomUniformLike (s) s2 = Add (s, r)"), "", 21): "holds RandomUniformLike",
+    # nodes with random ops in subgraphs or functions
+    (if_(RANDOM_BRANCH), "", 21): "contains RandomNormal",
+    (if_(f"o () => (float[2] a) {{ a = {if_(RANDOM_BRANCH)} }}"), "", 21): "contains RandomNormal",
+    (loop("r = RandomUniformLike (s) s2 = Add (s, r)"), "", 21): "contains RandomUniformLike",
     (loop("s2 = Add (s, c)"), "", 21): None,
     (
         "local.noise (c)",
         function("noise", "r = RandomNormalLike (a) z = Add (a, r)"),
         21,
-    ): "holds RandomNormalLike",
+    ): "contains RandomNormalLike",
     (
         "local.outer (c)",
         function("noise", "z = RandomNormalLike (a)")
         + function("outer", "b = Neg (a) z = local.noise (b)"),
         21,
-    ): "holds RandomNormalLike",
+    ): "contains RandomNormalLike",
     ("local.twice (c)", function("twice", "z = Add (a, a)"), 21): None,
     ("local.endless (c)", function("endless", "z = local.endless (a)"), 21): "calls itself",
     # what ONNX does not define
@@ -90,7 +90,7 @@ SAID: dict[tuple[str, str, int], str | None] = {
         "local.Add (c)",
         function("Add", "r = RandomNormalLike (a) z = Neg (r)"),
         21,
-    ): "holds RandomNormalLike",
+    ): "contains RandomNormalLike",
 }
 
 

@@ -54,11 +54,11 @@ def test_what_is_left_is_left_for_a_good_reason():
         if not (
             _is_random(result.name)
             or _is_not_run(result.name)
-            or "onnxruntime writes over what it reads" in result.reason
+            or "onnxruntime overwrites its operand" in result.reason
             # onnx infers another shape than its own op has: what follows would be refused
             or "inference and evaluation disagree" in result.reason
             # of older releases of onnxruntime
-            or "depends on how many threads it has" in result.reason
+            or "depends on the number of its threads" in result.reason
             or not _is_known(result.name)
         )
     ]

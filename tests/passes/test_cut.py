@@ -202,4 +202,4 @@ def test_other_reasons_have_no_bytes():
     )
     decision = decisions(fold(model))["v"]
     assert (decision.bytes_if_folded, decision.bytes_if_kept) == (None, None)
-    assert decision.reason == "RandomNormal gives another result each time"
+    assert decision.reason == "RandomNormal returns a different result in each run"

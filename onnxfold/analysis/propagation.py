@@ -296,9 +296,9 @@ class FactPropagation:
         self._read[node] = node.inputs
         self.journal.add(node)
         algebra = self.algebra
-        outer, algebra.required, before = algebra.required, [], algebra.questions
+        outer, algebra.required, before = algebra.required, [], algebra.bound_queries
         results = () if scope is None else self._results(node, scope)
-        if algebra.questions > before:
+        if algebra.bound_queries > before:
             self._bound_dependent.add(node)
         if algebra.required and node.graph is self.model.graph:
             self._required[node] = algebra.required
@@ -346,18 +346,22 @@ class FactPropagation:
             key = (node.op_type, domain, opsets.get(domain), used, content, *inputs)
             found = self._found.get(key)
             if found is not None:
-                results, required, questions = found
+                results, required, bound_queries = found
                 algebra.required += required
-                algebra.questions += questions
+                algebra.bound_queries += bound_queries
                 return results
         unnamed = algebra.unnamed
         before = len(algebra.required)
-        asked = algebra.questions
+        queries_before = algebra.bound_queries
         results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
         if (
             key is not None and unnamed == algebra.unnamed
         ):  # results with new symbols are not shared
-            self._found[key] = results, algebra.required[before:], algebra.questions - asked
+            self._found[key] = (
+                results,
+                algebra.required[before:],
+                algebra.bound_queries - queries_before,
+            )
         return results
 
 

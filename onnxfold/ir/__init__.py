@@ -1,1 +1,1 @@
-"""Models: reading and writing files, changing graphs, symbolic sizes."""
+"""Models: read and write files, edit graphs, and represent symbolic sizes."""

@@ -1,7 +1,7 @@
-"""Edit a graph: fresh names, new constants, replaced values and removed nodes.
+"""Edit a graph: create names and constants, replace values, and remove nodes.
 
-onnx-ir records the users of every value. Nodes in the subgraphs of a removed node must not stay
-users of outer values, so its subgraphs are emptied.
+onnx-ir records the uses of every value. Nodes in the subgraphs of a removed node must not remain
+users of outer values, so the subgraphs are emptied.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _HEADER = (
     "doc_string",
     "device_configurations",
 )
-"""The attributes of a model besides its containers."""
+"""The attributes of a model, without its containers."""
 
 
 class Names:
     """The names in use in all graphs of a model.
 
-    New names are unique in all of them. A node that moves to another graph keeps its name, unless a
-    node of that graph has it (`make_node_unique`).
+    New names are unique in all graphs. A node that moves to another graph keeps its name, unless a
+    node of that graph has the same name (`make_node_unique`).
     """
 
     def __init__(self, graphs: Iterable[ir.Graph]) -> None:
@@ -57,7 +57,10 @@ class Names:
             self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
     def fresh(self, stem: str, *, for_node: bool = False) -> str:
-        """Return a new name for a value, or for a node: "" if the model's nodes have no names."""
+        """Return a new name that begins with ``stem``.
+
+        The name of a node is empty if no node of the model has a name.
+        """
         if for_node and not self._nodes:
             return ""
         taken = self._nodes if for_node else self._values
@@ -77,16 +80,16 @@ class Names:
             value.name = self.fresh(name)
 
     def nodes_in(self, graph: ir.Graph) -> set[str]:
-        """Return the names of the nodes of a graph, to be passed to `make_node_unique`.
+        """Return the names of the nodes of a graph, for `make_node_unique`.
 
-        The names of removed nodes may be among them. Call it before nodes move to the graph.
+        They may include names of removed nodes. Nodes must not move to the graph before the call.
         """
         if graph not in self._nodes_in:
             self._nodes_in[graph] = {name for node in nodes_in(graph) if (name := node.name)}
         return self._nodes_in[graph]
 
     def make_node_unique(self, node: ir.Node, taken: set[str]) -> None:
-        """Rename a node that moves to a graph if its name is taken there; add its name."""
+        """Rename a node that moves to a graph if its name is taken; add its name to ``taken``."""
         if not node.name:
             return
         if node.name in taken:
@@ -97,8 +100,8 @@ class Names:
 def make_node_names_unique(model: ir.Model) -> None:
     """Rename nodes that have the name of an earlier node of the same graph.
 
-    onnxruntime refuses such a model. Nodes of different graphs may have the same name, subgraphs
-    included, and nodes may be without names.
+    onnxruntime rejects such a model. Nodes of different graphs, such as a graph and its subgraphs,
+    may have the same name. Nodes may also have no names.
     """
     graphs = all_graphs(model)
     names: Names | None = None
@@ -113,9 +116,10 @@ def make_node_names_unique(model: ir.Model) -> None:
 
 
 def take_content(model: ir.Model, source: ir.Model) -> None:
-    """Replace the content of a model by that of another one, which is empty afterwards.
+    """Move the content of ``source`` to ``model``, and discard the old content of ``model``.
 
-    The model keeps its graph object, its ``meta``, and the ``meta`` of its graph.
+    ``model`` keeps its graph object, its ``meta``, and the ``meta`` of its graph. ``source`` is
+    empty afterwards.
     """
     for name in _HEADER:
         setattr(model, name, getattr(source, name))
@@ -158,7 +162,7 @@ def values_of(graph: ir.Graph) -> list[ir.Value]:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Replace a value in all its users and in the outputs of its graph."""
+    """Replace all uses of a value and its occurrences in the outputs of its graph."""
     while old.is_graph_output():
         assert old.graph is not None
         outputs = old.graph.outputs
@@ -169,9 +173,9 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Replace a value by another one with the same elements, which gets its name and its users.
+    """Replace a value by another one with the same elements, which gets its name and its uses.
 
-    The new value gets the type, shape and doc string if it has none, and missing metadata. With
+    The new value also gets the type, shape, doc string and metadata that it lacks. With
     ``declared``, the type and shape of ``old`` belong to the interface and take precedence.
     """
     inherit(old, new, declared=declared)
@@ -181,15 +185,17 @@ def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def can_take_name(old: ir.Value, new: ir.Value, keeps: Callable[[ir.Value], bool]) -> bool:
-    """Return whether a value can get the name of a graph output: it is a result in the same graph,
-    and neither an output nor kept under its own name.
+    """Return whether a value can get the name of a graph output.
+
+    It must be the result of a node in the same graph, and must not be an output itself. ``keeps``
+    returns whether a value must keep its own name.
     """
     is_result = new.producer() is not None and new.graph is old.graph
     return is_result and not new.is_graph_output() and not keeps(new)
 
 
 def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Copy the attributes of a value except its name to another value. See :func:`take_over`."""
+    """Copy the attributes of a value, without its name, to another value; see :func:`take_over`."""
     if new.type is None or (declared and old.type is not None):
         new.type = old.type
     if new.shape is None or (declared and old.shape is not None):
@@ -200,9 +206,9 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
-    """Remove nodes from their graphs; none of them may have users except each other."""
+    """Remove nodes from their graphs; only the removed nodes may use their results."""
     nodes = list(nodes)
-    for node in nodes:  # a node of a subgraph may use a node of an outer graph that is removed, too
+    for node in nodes:  # a node in a subgraph may use a removed node of an outer graph
         _detach(node)
     assert all(map(is_unused, nodes))
     take_out(nodes)
@@ -211,9 +217,14 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def remove_unused(
     nodes: Iterable[ir.Node | None], keeps: Callable[[ir.Value], bool] | None = None
 ) -> list[ir.Value]:
-    """Remove those of some nodes that have no users, and then the nodes that only those used,
-    unless ``keeps`` is true for a result. None and nodes of no graph are ignored. Return the values
-    that have lost a user, each once, including those of removed nodes.
+    """Remove unused nodes, and the nodes that become unused by that.
+
+    Args:
+        nodes: The nodes to check. None and nodes outside of graphs are ignored.
+        keeps: Returns True for results whose nodes must be kept.
+
+    Returns:
+        The values that lost a use, each once, including results of removed nodes.
     """
     touched: dict[ir.Value, None] = {}
     removed: dict[ir.Node, None] = {}
@@ -234,17 +245,20 @@ def remove_unused(
 
 
 def remove_foreign_users(model: ir.Model) -> None:
-    """Remove users that are not in the model, as of an If's branch that another library removed."""
-    known = set(all_graphs(model))
-    for graph in known:
+    """Remove uses of values by nodes outside the model.
+
+    Another library may have removed an If, for example, without the uses in its branches.
+    """
+    graphs = set(all_graphs(model))
+    for graph in graphs:
         for value in values_of(graph):
             for user, position in [*uses(value)]:
-                if user.graph not in known:
+                if user.graph not in graphs:
                     set_input(user, position, None)
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
-    """Remove the inputs of a node and the contents of its subgraphs; return the values read."""
+    """Remove the inputs of a node and the contents of its subgraphs; return its operands."""
     operands = detach_inputs(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()
@@ -265,8 +279,9 @@ def insert(
     stem: str | None = None,
     domain: str = "",
 ) -> ir.Value:
-    """Insert a new node before another one; return its result. See :func:`new_node`. The prefix of
-    the new names is ``stem``, by default the name of a result of ``before``.
+    """Insert a new node before another one, and return its result; see :func:`new_node`.
+
+    New names begin with ``stem``, by default the name of a result of ``before``.
     """
     stem = stem or before.outputs[0].name or "value"
     node = new_node(names, stem, op_type, inputs, attributes, domain=domain)
@@ -275,9 +290,9 @@ def insert(
 
 
 class NodeInserter:
-    """Inserts nodes before another one: ``insert.Concat(x, y, axis=0)`` returns the result.
+    """Inserts nodes before a node: ``inserter.Concat(x, y, axis=0)`` returns the result.
 
-    The names of the results begin with the name of a result of the other node.
+    The names of new results begin with the name of a result of that node.
     """
 
     def __init__(self, before: ir.Node, names: Names) -> None:
@@ -291,7 +306,7 @@ class NodeInserter:
         return insert_op
 
     def constant(self, elements: Any) -> ir.Value:
-        """Insert a constant and return it; see `insert_constant`."""
+        """Insert a constant, and return its value; see `insert_constant`."""
         return insert_constant(self._before, self._names, elements)
 
 
@@ -305,8 +320,16 @@ def new_node(
     domain: str = "",
     outputs: int = 1,
 ) -> ir.Node:
-    """Return a new node with fresh names, which begin with ``stem``, in no graph yet. Operands that
-    are None are omitted; attributes are numbers, lists, strings or attributes of onnx-ir, by name.
+    """Return a new node that is not in a graph yet.
+
+    Args:
+        names: The names in use.
+        stem: The prefix of the new names.
+        op_type: The type of the op.
+        inputs: The operands; None for omitted ones.
+        attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
+        domain: The domain of the op.
+        outputs: The number of results.
     """
     stem = f"{stem}/{op_type}"
     name = names.fresh(stem, for_node=True)
@@ -324,9 +347,10 @@ def insert_constant(
     stem: str | None = None,
     in_function: bool = False,
 ) -> ir.Value:
-    """Insert a new constant with a fresh name that ``before`` and all later nodes can read. A list
-    becomes a vector of int64. A function has no initializers: a Constant node makes the constant
-    there.
+    """Insert a new constant that ``before`` and all later nodes can read, and return its value.
+
+    A list becomes a vector of int64. The constant is an initializer, or in functions, which have no
+    initializers, the result of a Constant node.
     """
     stem = f"{stem or before.outputs[0].name or 'value'}/constant"
     name = names.fresh(stem)
@@ -341,16 +365,19 @@ def insert_constant(
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
-    """Return a Constant node, in no graph yet; its output is named and typed like the tensor."""
+    """Return a Constant node that is not in a graph yet.
+
+    Its output has the name, type and shape of the tensor.
+    """
     value = ir.AttrTensor("value", tensor)
-    # onnx-ir makes up missing names
+    # onnx-ir invents a name if it is None
     node = ir.Node("", "Constant", [], [value], num_outputs=1, name=name or "")
     _describe(node.outputs[0], tensor)
     return node
 
 
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-    """Return a new initializer of a graph, named and typed like the tensor."""
+    """Add an initializer with the name, type and shape of a tensor to a graph."""
     value = ir.Value()
     _describe(value, tensor)
     graph.initializers.add(value)
@@ -358,7 +385,7 @@ def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
 
 
 def make_input(initializer: ir.Value) -> None:
-    """Turn an initializer into an input of its graph that has no default value."""
+    """Convert an initializer into an input of its graph without a default value."""
     graph = initializer.graph
     assert graph is not None and initializer.name is not None
     del graph.initializers[initializer.name]
@@ -376,4 +403,4 @@ def _describe(value: ir.Value, tensor: ir.TensorProtocol) -> None:
     value.name = tensor.name
     set_tensor(value, tensor)
     value.type = ir.TensorType(tensor.dtype)
-    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
+    value.shape = tensor.shape  # type: ignore[assignment]  # an ir.Shape

@@ -1,4 +1,4 @@
-"""Graphs of a model, subgraphs, constant nodes, and types as text."""
+"""Query the graphs, subgraphs and constant nodes of a model, and format types as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
 
 
 def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    """Yield nodes and all nodes of their subgraphs."""
+    """Yield nodes and all nodes in their subgraphs."""
     for node in nodes:
         yield node
         for graph in subgraphs_of(node):
@@ -34,7 +34,7 @@ def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def has_references(node: ir.Node) -> bool:
-    """Return whether a node, or one in its subgraphs, refers to an attribute of its function."""
+    """Return whether a node or its subgraphs refer to an attribute of the function."""
     for attribute in node.attributes.data.values():
         if attribute.is_ref():
             return True
@@ -44,19 +44,19 @@ def has_references(node: ir.Node) -> bool:
 
 
 def root_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the main graph and the functions' graphs, which contain all others."""
+    """Return the graphs of the model and its functions, which contain all other graphs."""
     return [model.graph, *map(operator.attrgetter("graph"), model.functions.values())]
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the main graph, the functions' graphs, and all their subgraphs, outer ones first.
+    """Return the graphs of the model and its functions and all their subgraphs, outer ones first.
 
-    Graphs in default values of a function's attributes are included.
+    Graphs in default values of functions' attributes are included.
     """
     found = root_graphs(model)
     for function in model.functions.values():
         found.extend(_graphs_in(function.attributes.values()))
-    for graph in found:  # it grows meanwhile
+    for graph in found:  # the list grows during the iteration
         for node in holders_in(graph):
             found.extend(subgraphs_of(node))
     return found
@@ -73,9 +73,13 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
 
 
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
-    """Return the tensor in the attribute of a ``Constant``; None as for the node. It has the name
-    that is given, unless it is the attribute's value itself. A KeyError says that there is no such
-    attribute.
+    """Return the value of a ``Constant`` node's attribute as a tensor.
+
+    The result is None for a reference to an attribute of a function. A new tensor gets the name; a
+    tensor in the attribute keeps its own.
+
+    Raises:
+        KeyError: ``Constant`` has no such attribute.
     """
     if attribute.is_ref():
         return None
@@ -93,7 +97,7 @@ def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
 
 
 def is_constant_node(node: ir.Node) -> bool:
-    """Return whether a node is ONNX's own Constant op."""
+    """Return whether a node is a Constant of the ONNX domain."""
     return node.op_type == "Constant" and node.domain == ""
 
 
@@ -119,7 +123,7 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
 
 
 def count_nodes(model: ir.Model) -> dict[str, int]:
-    """Count the nodes by op (see `op_name`), subgraphs and functions included."""
+    """Count the nodes by op name, including those in subgraphs and functions; see `op_name`."""
     found: Counter[ir.OperatorIdentifier] = Counter()
     for graph in all_graphs(model):
         found.update(map(ir.Node.op_identifier, nodes_in(graph)))
@@ -130,12 +134,12 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
 
 
 def op_name(node: ir.Node) -> str:
-    """Return the op type, as "domain::Op" outside the default domain."""
+    """Return the op type; for ops outside the ONNX domain, "domain::Op"."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
 def type_text(value: ir.Value) -> str:
-    """Return the declared type and shape of a value: "float32[n,3]"."""
+    """Return the declared type and shape of a value, such as "float32[n,3]"."""
     tensor = value.const_value
     if tensor is not None:
         return shaped(tensor.dtype, tensor.shape)
@@ -143,8 +147,9 @@ def type_text(value: ir.Value) -> str:
 
 
 def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[object] | None) -> str:
-    """Return a type and shape as text, such as "float32[n,3]", the format of all output; "" if both
-    are unknown. A dimension without size and name is "?".
+    """Return a type and shape as text, such as "float32[n,3]".
+
+    The text is empty if both are unknown. A dimension without a size and a name is "?".
     """
     name = kind if isinstance(kind, str) else _kind_text(kind)
     if shape is None:
@@ -158,13 +163,13 @@ _ANY_SIZE = re.compile(r"[\W\d]*|None")
 
 
 def name_of(dim: int | ir.SymbolicDim) -> str | None:
-    """Return the name of a dynamic dimension; exporters write "?", "-1" or "None" for any size."""
+    """Return the name of a dynamic dimension; None for "?", "-1" and "None" of exporters."""
     name = None if isinstance(dim, int) else dim.value
     return None if name is None or _ANY_SIZE.fullmatch(name) else name
 
 
 def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
-    """Return the names in the expression of a dimension; other text is a single name."""
+    """Return the names in the expression of a dimension. Any other text is a single name."""
     if dim.value is None:
         return frozenset()
     try:
@@ -181,14 +186,14 @@ def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.Symbolic
     if sizes.keys().isdisjoint(symbols_in(dim)):
         return dim
     try:
-        made = dim.evaluate(sizes)
+        result = dim.evaluate(sizes)
     except (ValueError, ArithmeticError):
         return dim
-    return made if not isinstance(made, int) or made >= 0 else dim
+    return dim if isinstance(result, int) and result < 0 else result
 
 
 def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
-    """Return a type with NumPy's names: "float32", "string", "sequence(int64)"."""
+    """Return a type with the names of NumPy, such as "float32" or "sequence(int64)"."""
     if kind is None or kind is ir.DataType.UNDEFINED:
         return ""
     if isinstance(kind, ir.DataType):
@@ -199,7 +204,7 @@ def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
 
 
 def attribute_text(attribute: ir.Attr) -> str:
-    """Return the value of an attribute as text; for a tensor its type, for a graph "..."."""
+    """Return the value of an attribute as text; the type of a tensor; "..." for graphs."""
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:

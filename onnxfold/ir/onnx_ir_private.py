@@ -1,4 +1,4 @@
-"""Uses of onnx-ir beyond its public API, each with the reason; tested with onnx-ir 1.1."""
+"""All uses of onnx-ir's private API, with their reasons; tested with onnx-ir 1.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import onnx_ir as ir
 
-# `ir.ExternalTensor` and similar classes have a public base only as a protocol, without names,
+# The public base of `ir.ExternalTensor` and similar classes is only a protocol, without names,
 # metadata and sizes. ``uses()`` returns `Usage` objects.
 from onnx_ir._core import TensorBase as TensorBase
 from onnx_ir._core import Usage as Usage
@@ -19,30 +19,30 @@ _Tensor = TypeVar("_Tensor", bound=TensorBase)
 
 
 def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
-    """Return whether a tensor is of a class; a negative ``isinstance`` of a protocol is slow."""
+    """Return whether a tensor is of a class; ``isinstance`` is slow for classes with protocols."""
     return kind in type(tensor).__mro__
 
 
 def uses(value: ir.Value) -> Collection[Usage]:
-    """Return the users of a value with the input index: not copied, which is slow for many."""
+    """Return the uses of a value without copying them, which is slow for many uses."""
     return value._uses
 
 
 def is_used(value: ir.Value) -> bool:
-    """Return whether a value has users or is an output of its graph."""
+    """Return whether a value has uses or is an output of its graph."""
     return bool(value._uses) or value._is_graph_output
 
 
 def is_unused(node: ir.Node) -> bool:
-    """Return whether no result of the node is used; called by every pass for every node."""
-    for value in node._outputs:  # noqa: SIM110, a generator takes longer than what it would ask
+    """Return whether all results of a node are unused; every pass calls this for every node."""
+    for value in node._outputs:  # noqa: SIM110, a generator takes longer
         if value._uses or value._is_graph_output:
             return False
     return True
 
 
 def nodes_of(graph: ir.Graph) -> list[ir.Node]:
-    """Return the current nodes of a graph, in order: four times as fast as iterating over it."""
+    """Return the current nodes of a graph in order, four times as fast as iterating over it."""
     nodes: list[ir.Node] = []
     end = graph._nodes._root
     link = end
@@ -52,12 +52,12 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 
 def nodes_in(graph: ir.Graph) -> list[ir.Node]:
-    """Return a list of the current nodes of a graph in any order, which is faster than in order."""
+    """Return the current nodes of a graph in any order, which is faster than in order."""
     return [*map(operator.attrgetter("value"), graph._nodes._value_ids_to_boxes.values())]
 
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
-    """Return the nodes of a graph that have subgraphs, in order; few graphs have any."""
+    """Return the nodes of a graph that have subgraphs, in order; few graphs have such nodes."""
     holders = set[ir.Node]()
     for node in nodes_in(graph):
         for attribute in node._attributes.data.values():
@@ -67,7 +67,7 @@ def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
 
 
 def holds_graphs(node: ir.Node) -> bool:
-    """Return whether an attribute is a graph; a property call for each would dominate passes."""
+    """Return whether a node has subgraphs; property calls for all attributes would be slow."""
     for attribute in node._attributes.data.values():  # noqa: SIM110, a generator takes longer
         if attribute._type in _GRAPHS:
             return True
@@ -75,21 +75,21 @@ def holds_graphs(node: ir.Node) -> bool:
 
 
 def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
-    """Return an entry of the ``meta``, or None; ``meta`` itself creates a store of four objects."""
+    """Return an entry of the ``meta``, or None; reading ``meta`` would create four objects."""
     store = owner._metadata
     return None if store is None else store.data.get(key)
 
 
 def metadata_of(owner: ir.Node | ir.Value) -> MutableMapping[str, str] | None:
-    """Return the ``metadata_props`` of a node or value, None if there are none; create none."""
+    """Return the ``metadata_props`` of a node or value; None instead of creating empty ones."""
     return owner._metadata_props
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
     """Replace an input of a node.
 
-    ``ir.Node.replace_input_with`` runs a line of Python for each input of the node, which is too
-    slow for a node that loses thousands of them one after the other.
+    ``ir.Node.replace_input_with`` visits all inputs of the node, which is too slow if thousands of
+    inputs are replaced one after the other.
     """
     inputs = list(node._inputs)
     old = inputs[index]
@@ -104,7 +104,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
 
 
 def detach_inputs(node: ir.Node) -> list[ir.Value]:
-    """Remove all inputs of a node at once, for the same reason; return them."""
+    """Remove all inputs of a node, and return them; faster than one `set_input` for each."""
     operands = []
     for k, value in enumerate(node._inputs):
         if value is not None:
@@ -115,7 +115,7 @@ def detach_inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def take_out(nodes: Iterable[ir.Node]) -> None:
-    """Remove nodes from their graphs, if in one; `ir.Graph.remove` looks at all outputs first."""
+    """Remove nodes from their graphs, if any, without the checks of `ir.Graph.remove`."""
     for node in nodes:
         if node._graph is not None:
             node._graph._nodes.remove(node)
@@ -124,9 +124,9 @@ def take_out(nodes: Iterable[ir.Node]) -> None:
 
 @contextlib.contextmanager
 def dismantled(model: ir.Model) -> Iterator[None]:
-    """Take a model apart at the end, with the nodes that were removed meanwhile.
+    """Break the reference cycles of a model at the end, including nodes removed in the context.
 
-    Its nodes and values are reference cycles. Without this, they stay in memory until a garbage
+    Nodes and values refer to each other. Without this, they remain in memory until a garbage
     collection of all objects, which takes twice as long.
     """
     nodes = nodes_in(model.graph)
@@ -151,8 +151,8 @@ def dismantled(model: ir.Model) -> Iterator[None]:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return what an error of onnx-ir is about."""
-    # The context too: onnx-ir's own error reporting fails for external tensors (a TypeError).
+    """Return the message of the first exception in the chain of an error of onnx-ir."""
+    # The context counts, too: onnx-ir's error reporting raises a TypeError for external tensors.
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return str(error) or type(error).__name__

@@ -210,7 +210,7 @@ def test_what_an_ir_model_does_not_have_stays(tmp_path: Path, caplog) -> None:
         assert types(result.graph)["t"] == "float[4,4]"
     assert not caplog.records
     onnxfold.infer_shapes(source)
-    assert "training information is left out" in caplog.text
+    assert "training information is discarded" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def folder(tmp_path):
 def test_the_model_does_not_replace_a_data_file(folder, name) -> None:
     before = content(folder)
     for external_data in (None, False, "o.data"):
-        with pytest.raises(UsageError, match=r"holds weights of 'm\.model'"):
+        with pytest.raises(UsageError, match=r"contains weights of 'm\.model'"):
             onnxfold.optimize_file(folder / "m.model", folder / name, external_data=external_data)
     with pytest.raises(UsageError):
         storage.save(ir.load(folder / "m.model"), folder / name)
@@ -47,7 +47,9 @@ def test_the_model_does_not_replace_a_data_file(folder, name) -> None:
 def test_data_do_not_replace_a_file_of_the_source(folder, name) -> None:
     before = content(folder)
     for share in (False, True):
-        with pytest.raises(UsageError, match=r"holds weights of|is the model itself|to be shared"):
+        with pytest.raises(
+            UsageError, match=r"contains weights of|is the model itself|to be shared"
+        ):
             model = storage.load(folder / "m.model")
             model.graph.initializers["b2"] = ir.Value(
                 name="b2", const_value=ir.tensor(np.ones(5000, np.float32), name="b2")
@@ -65,7 +67,7 @@ def test_the_default_name_of_the_data_is_no_exception(folder) -> None:
     # An older model at the target used that file as well: without it, it looks like a leftover.
     shutil.copy(folder / "m.model", folder / "o.onnx")
     expected = run(folder / "m.model")
-    with pytest.raises(UsageError, match="holds weights of"):
+    with pytest.raises(UsageError, match="contains weights of"):
         onnxfold.optimize_file(folder / "m.model", folder / "o.onnx")
     onnxfold.optimize_file(folder / "m.model", folder / "o.onnx", external_data=False)
     assert (run(folder / "m.model") == expected).all()
@@ -77,7 +79,7 @@ def test_a_copy_of_the_model_keeps_its_data(tmp_path, name) -> None:
     path = tmp_path / "m.onnx"
     write(path, linear(), save_as_external_data=True, location="m.onnx.data")
     expected = run(shutil.copy(path, tmp_path / name))
-    with pytest.raises(UsageError, match=f"holds weights of '{name}'"):
+    with pytest.raises(UsageError, match=f"contains weights of '{name}'"):
         onnxfold.optimize_file(path, path)
     onnxfold.optimize_file(path, path, external_data=False)
     assert (run(tmp_path / name) == expected).all()

@@ -71,7 +71,7 @@ def test_data_files(tmp_path, where: str, share: bool) -> None:
 
 def test_a_file_that_is_in_use_is_not_replaced(tmp_path) -> None:
     source = write(tmp_path / "in.onnx", linear(), **EXTERNAL)
-    with pytest.raises(UsageError, match="holds weights of"):
+    with pytest.raises(UsageError, match="contains weights of"):
         VerbatimModel(storage.load(source)).save(tmp_path / "in.bin")
     verbatim = VerbatimModel(storage.load(source))
     with open(tmp_path / "in.bin", "ab") as file:

@@ -1,4 +1,4 @@
-"""Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
+"""Read models without copies, and write them as streams and atomically."""
 
 from onnxfold.ir.storage.decode import LIFTED_KEY, losses_allowed
 from onnxfold.ir.storage.encode import TYPE_KEY, to_proto

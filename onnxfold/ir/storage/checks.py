@@ -1,9 +1,8 @@
-"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model, or tell what it is.
+"""Check tensors, opsets, strings and function calls of a model, and recognize other files.
 
-All assumptions of later code about a model are checked once, here and where `decode` resolves
-names: other exceptions later are bugs. The checks are cheaper and more lenient than
-``onnx.checker``: a model that onnxruntime loads passes. Every failure is a `ModelError` that names
-the node.
+Later code relies on these checks and on those of `decode`, which resolves names. Other exceptions
+are bugs. The checks are cheaper and more lenient than ``onnx.checker``: they accept every model
+that onnxruntime loads. Every failure is a `ModelError` that names the node.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from onnxfold.ir.graphs import shaped
 from onnxfold.ir.storage.tensors import data_bytes
 from onnxfold.support.errors import ExternalDataError, ModelError
 
-# NumPy has no larger arrays of 16-byte elements, even if another dimension is 0.
+# NumPy supports no larger arrays of 16-byte elements, even if another dimension is 0.
 _MAX_ELEMENTS = 1 << 58
-# NumPy has no arrays with more dimensions.
+# NumPy supports no arrays with more dimensions.
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
-# Maximum number of nodes after inlining all calls; real models stay far below.
+# Maximum number of nodes after inlining all calls; real models have far fewer.
 _MOST_NODES = 10_000_000
 Key = tuple[str, str, str]
 
@@ -39,22 +38,28 @@ NEWEST_OPSETS = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
-"""The newest version of each domain of ONNX that this release of onnx knows."""
+"""The newest version of each domain of ONNX that this release of onnx supports."""
 _LARGEST_VERSION = (1 << 31) - 1
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
-"""The attributes with the bodies of ops of ONNX, by op type."""
+"""The names of the attributes with bodies, by op type."""
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 
 def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> None:
     """Check that the data of a tensor match its type and shape.
 
-    ``length`` are the bytes of data stored elsewhere. The owner is the initializer itself, or the
-    node or function with the attribute.
+    Args:
+        tensor: The tensor.
+        length: The number of bytes of ``raw_data`` that a placeholder replaces; None for other
+            tensors.
+        owner: The initializer itself, or the node or function with the attribute.
+
+    Raises:
+        ModelError: The type, shape or data are invalid.
     """
     if tensor.data_type == _T.UNDEFINED:
         if owner is not tensor and not tensor.dims:
-            return  # an empty attribute, which custom operators have
+            return  # custom ops may have empty attributes
         raise ModelError("tensor without a data type", node=label(owner))
     dims = tuple(tensor.dims[:])
     dtype = DTYPES.get(tensor.data_type)
@@ -62,12 +67,12 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
     if dtype is None:
         reason = f"tensor of unknown data type {tensor.data_type}"
     elif len(dims) > MAX_RANK:
-        reason = f"tensor of {len(dims)} dimensions, {MAX_RANK} are possible"
+        reason = f"tensor has {len(dims)} dimensions, more than {MAX_RANK}"
     elif dims and min(dims) < 0:
         reason = f"tensor has a negative dimension: {list(dims)}"
-    # NumPy ignores zeros here: it has no array of shape [0, 2**60, 2**60]
+    # NumPy ignores zeros for this limit: it rejects the shape [0, 2**60, 2**60], too
     elif math.prod(filter(None, dims)) > _MAX_ELEMENTS:
-        reason = f"tensor of shape {list(dims)} is larger than any memory"
+        reason = f"tensor of shape {list(dims)} has more than {_MAX_ELEMENTS} elements"
     if dtype is None or reason:
         raise ModelError(reason, node=label(owner))
     expected = data_bytes(dtype, dims)
@@ -85,18 +90,20 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         if dtype == ir.DataType.STRING:
             raise ModelError("string tensor with raw data", node=label(owner))
         unit = "bytes"
-        there = len(tensor.raw_data) if length is None else length
+        actual = len(tensor.raw_data) if length is None else length
     else:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
         unit = f"entries in {field}"
-        there = len(getattr(tensor, field))
+        actual = len(getattr(tensor, field))
         elements = math.prod(dims)
         if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
             expected = 2 * elements  # real and imaginary parts
         elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
             expected = elements  # smaller elements are packed into bytes
-    if there != expected:
-        reason = f"tensor of type {shaped(dtype, dims)} takes {expected} {unit}, has {there}"
+    if actual != expected:
+        reason = (
+            f"tensor of type {shaped(dtype, dims)} requires {expected} {unit}, but has {actual}"
+        )
         raise ModelError(reason, node=label(owner))
 
 
@@ -109,8 +116,8 @@ def _strict_model() -> type[Message]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name)
-    made: type[Message] = message_factory.GetMessageClass(found)
-    return made
+    message_class: type[Message] = message_factory.GetMessageClass(found)
+    return message_class
 
 
 def messages_in(message: Message) -> Iterator[Any]:
@@ -123,19 +130,17 @@ def messages_in(message: Message) -> Iterator[Any]:
 
 
 def parse(skeleton: bytes) -> onnx.ModelProto:
-    """Parse a serialized model without its large tensors; its texts must be UTF-8."""
+    """Parse a serialized model without its large tensors, and check that its strings are UTF-8."""
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
-        raise ModelError(f"not an ONNX model ({error})") from None
-    except UnicodeDecodeError as error:  # protobuf's implementation in Python raises it
-        raise ModelError(f"a text of the model is not UTF-8 ({error.reason})") from None
+        raise ModelError(f"not an ONNX model: {error}") from None
+    except UnicodeDecodeError as error:  # raised by protobuf's Python implementation
+        raise ModelError(f"a string of the model is not UTF-8: {error.reason}") from None
     if not proto.HasField("graph"):
-        raise ModelError(
-            "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
-        )
+        raise ModelError("not an ONNX model: it has no graph; convert a TensorFlow model first")
     with contextlib.suppress(DecodeError):
-        _strict_model().FromString(skeleton)  # protobuf returns bytes for what is not UTF-8
+        _strict_model().FromString(skeleton)  # protobuf returns bytes for invalid strings
         return proto
     for message in messages_in(proto):
         for field, content in message.ListFields():
@@ -148,56 +153,66 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
 
 _KINDS = (
     (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
-    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"<!doctype html", "an HTML page, not an ONNX model: download the file again"),
+    (b"<html", "an HTML page, not an ONNX model: download the file again"),
+    (
+        b"pk\x03\x04",
+        "a zip archive, perhaps of PyTorch, not an ONNX model: export the model to ONNX",
+    ),
     (b"\x1f\x8b", "compressed by gzip: decompress it first"),
-    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (
+        b"\x80\x02",
+        "a Python pickle, perhaps of PyTorch, not an ONNX model: export the model to ONNX",
+    ),
     (b"\x80\x04", "a Python pickle, not an ONNX model"),
-    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
+    (b"\x89hdf\r\n", "an HDF5 file, perhaps of Keras, not an ONNX model: convert it with tf2onnx"),
 )
 _KINDS_AT_4 = (
-    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
-    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
+    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX with tf2onnx"),
+    (b"ORTM", "a model in the ORT format: use the ONNX model from which it was converted"),
 )
 
 
 def kind_of(content: npt.NDArray[np.uint8]) -> str:
-    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
+    """Return a description of a file that is not a model, by its first bytes; "" if unknown."""
     head = bytes(content[:64])
-    for magic, what in _KINDS:
+    for magic, description in _KINDS:
         if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
-            return what
-    for magic, what in _KINDS_AT_4:
+            return description
+    for magic, description in _KINDS_AT_4:
         if head[4:8] == magic:
-            return what
+            return description
     if b"ir_version" in head or b'"irVersion"' in head:
-        return "a model as text: load it by onnx.load with its format, and save it by onnx.save"
+        return "a model in a text format: convert it with onnx.load and onnx.save"
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < len(content):
-        return "a safetensors file: it holds weights, not a model"
+        return "a safetensors file, which contains weights, not a model"
     return ""
 
 
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """Return the version of every imported domain, "" for ONNX's own; onnx must know it."""
-    # onnxruntime takes the last of several
+    """Return the version of every imported domain; "" is the domain of ONNX.
+
+    Raises:
+        ModelError: This release of onnx does not support a version.
+    """
+    # onnxruntime uses the last one of repeated imports
     found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
     for domain, version in found.items():
         newest = NEWEST_OPSETS.get(domain)
         if not 1 <= version <= (newest or _LARGEST_VERSION):
-            known = f"; this release of onnx knows 1 to {newest}" if newest else ""
-            raise ModelError(
-                f"opset {version} of {domain or 'ONNX'} is imported{known}",
-                node=owner,
-            )
+            supported = f"; this release of onnx supports 1 to {newest}" if newest else ""
+            reason = f"opset {version} of {domain or 'ONNX'} is not supported{supported}"
+            raise ModelError(reason, node=owner)
     return found
 
 
 def check_calls(proto: onnx.ModelProto) -> None:
-    """Check that functions are unique and not recursive, do not amount to too many nodes, and have
-    the inputs and outputs of their calls.
+    """Check that functions are unique and not recursive, and that their calls are valid.
+
+    The model must not have too many nodes after inlining. Functions must have at least as many
+    inputs and outputs as their calls.
     """
     functions: dict[Key, onnx.FunctionProto] = {}
     for function in proto.functions:
@@ -217,7 +232,7 @@ def check_calls(proto: onnx.ModelProto) -> None:
     total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
     for key, size in sizes.items():
         if size + total > _MOST_NODES:
-            reason = f"its calls amount to more than {_MOST_NODES} nodes"
+            reason = f"inlining its calls yields more than {_MOST_NODES} nodes"
             raise ModelError(reason, node=key[1])
 
 
@@ -227,10 +242,10 @@ def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionP
     for node in all_nodes(nodes):
         key = node.domain, node.op_type, node.overload
         if key in functions:
-            of = functions[key]
-            if len(node.input) > len(of.input) or len(node.output) > len(of.output):
-                sizes = f"{len(of.input)} inputs and {len(of.output)} outputs"
-                reason = f"the function {of.name!r} has {sizes} only"
+            callee = functions[key]
+            if len(node.input) > len(callee.input) or len(node.output) > len(callee.output):
+                counts = f"{len(callee.input)} inputs and {len(callee.output)} outputs"
+                reason = f"the function {callee.name!r} has only {counts}"
                 raise ModelError(reason, node=label(node))
             found.append(key)
     return found
@@ -243,12 +258,12 @@ def check_bodies(node: ir.Node) -> None:
         ModelError: A body, an input or an output is missing.
     """
     if node.domain in ("", "ai.onnx"):
-        for reason in _wrong_bodies(node):
+        for reason in _body_errors(node):
             results = "".join(f" -> {value.name}" for value in node.outputs[:1])
             raise ModelError(reason, node=node.name or f"{node.op_type}{results}")
 
 
-def _wrong_bodies(node: ir.Node) -> Iterator[str]:
+def _body_errors(node: ir.Node) -> Iterator[str]:
     op_type = node.op_type
     if not node.inputs:
         yield f"the {op_type} has no inputs"
@@ -257,20 +272,20 @@ def _wrong_bodies(node: ir.Node) -> Iterator[str]:
         if not isinstance(body, ir.Graph):
             yield f"the {op_type} has no {name}"
             return
-        returned = len(body.outputs) - (op_type == "Loop")  # it returns its condition, too
-        if len(node.outputs) > returned:
-            counts = f"{len(node.outputs)} and {max(returned, 0)}"
-            yield f"the {op_type} has more outputs than its {name} ({counts})"
+        n_results = len(body.outputs) - (op_type == "Loop")  # a loop body also returns a condition
+        if len(node.outputs) > n_results:
+            counts = f"{len(node.outputs)} outputs, but its {name} returns {max(n_results, 0)}"
+            yield f"the {op_type} has {counts}"
         surplus = len(node.inputs) - len(body.inputs)
-        if op_type == "Scan" and surplus == 1:  # at opset 8 it has the lengths of sequences
+        if op_type == "Scan" and surplus == 1:  # until opset 8, Scan has the lengths of sequences
             continue
         if op_type != "If" and surplus:
-            counts = f"{len(node.inputs)} and {len(body.inputs)}"
-            yield f"the {op_type} has other inputs than its {name} ({counts})"
+            counts = f"{len(node.inputs)} inputs, but its {name} has {len(body.inputs)}"
+            yield f"the {op_type} has {counts}"
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of their subgraphs."""
+    """Yield nodes and the nodes in their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -279,7 +294,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def label(owner: Any) -> str:
-    """Return the name of a node, tensor or function; of a nameless node its operator and output."""
+    """Return the name of a node, tensor or function; for a node without name, its op and output."""
     if owner.name or not isinstance(owner, onnx.NodeProto):
         return str(owner.name)
     return f"{owner.op_type} -> {owner.output[0]}" if owner.output else owner.op_type

@@ -1,8 +1,8 @@
-"""From protobuf to the IR: one walk that checks a model and makes its values and nodes.
+"""Convert protobuf to the IR: one traversal checks a model and creates its values and nodes.
 
-onnx-ir makes types, shapes and small tensors. Graphs are walked here, because they have to
-be checked: onnx-ir makes up a value for an undefined name. Building the IR in the same
-walk takes three quarters of the time that checks and ``ir.serde.deserialize_model`` take.
+onnx-ir creates types, shapes and small tensors. This module traverses the graphs, because they must
+be checked: onnx-ir invents a value for an undefined name. Checking and building the IR in the same
+traversal takes three quarters of the time of checks followed by ``ir.serde.deserialize_model``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ from onnxfold.support.errors import ModelError
 
 logger = logging.getLogger("onnxfold")
 
-LIFTED_KEY = "onnxfold.lifted"  # in the ``meta`` of a model: Constant nodes made initializers
+# Key in the ``meta`` of a model: the number of Constant nodes that were converted to initializers.
+LIFTED_KEY = "onnxfold.lifted"
 
 _A = onnx.AttributeProto
-# Attributes that are numbers, the most frequent ones, with the field that holds them.
+# The fields and types of numeric attributes, which are the most frequent ones.
 _NUMBERS = {
     _A.INT: ("i", ir.AttributeType.INT),
     _A.INTS: ("ints", ir.AttributeType.INTS),
@@ -64,16 +65,18 @@ _CONSTANTS = {
     "value_string": ir.AttributeType.STRING,
     "value_strings": ir.AttributeType.STRINGS,
 }
-"""The attributes of Constant; a sparse value is read as a dense one."""
-_FIRST_WITH_OPSETS = 3  # IR version
-_MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
+"""The types of the attributes of Constant; a sparse value is read as a dense one."""
+# The first IR version whose models import opsets.
+_FIRST_WITH_OPSETS = 3
+# Bytes by which a model may grow when its sparse tensors are converted to dense ones.
+_MOST_DENSE = 1 << 16
 
 _warns_of_losses = ContextVar("warns_of_losses", default=True)
 
 
 @contextlib.contextmanager
 def losses_allowed() -> Iterator[None]:
-    """Do not warn of parts of a message that are left out: the caller keeps the message."""
+    """Suppress warnings about discarded parts of a message that the caller keeps."""
     token = _warns_of_losses.set(False)
     try:
         yield
@@ -83,7 +86,7 @@ def losses_allowed() -> Iterator[None]:
 
 def decode(
     skeleton: bytes,
-    stand_ins: Placeholders,
+    placeholders: Placeholders,
     external: Callable[[ir.ExternalTensor, str], ir.TensorProtocol],
     *,
     lift_constants: bool = False,
@@ -91,23 +94,26 @@ def decode(
     """Convert a serialized model.
 
     Training information, device configurations and fields that this version of onnx does not define
-    are left out, with a warning, see `losses_allowed`.
+    are discarded with a warning; see `losses_allowed`.
 
     Args:
-        skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts.
-        stand_ins: What those texts stand for: spans, or arrays of bytes.
-        external: Gives the tensor for one whose data are in another file, and what errors name.
-        lift_constants: Make initializers of Constant nodes, equal ones of a graph the same, before
-            they cost anything; ``LIFTED_KEY`` tells how many.
+        skeleton: A serialized ``ModelProto`` in which placeholders replace some ``raw_data``.
+        placeholders: The placeholders with their objects: spans, or arrays of bytes.
+        external: Returns the located tensor for an external tensor and its name in errors.
+        lift_constants: Whether to convert Constant nodes to initializers before nodes are created.
+            Equal constants of a graph become one initializer. ``LIFTED_KEY`` has their number.
+
+    Raises:
+        ModelError: The model is invalid.
     """
     proto = parse(skeleton)
     proto.DiscardUnknownFields()
     if _warns_of_losses.get():
         _warn_of_losses(proto, skeleton)
-    shape_of.cache_clear()  # denotations of a shape can be changed
+    shape_of.cache_clear()  # callers can change the denotations of a shape
     static_shape.cache_clear()
     try:
-        reader = _Reader(stand_ins, external, lift_constants)
+        reader = _Reader(placeholders, external, lift_constants)
         model = reader.model(proto)
         if lift_constants:
             model.meta[LIFTED_KEY] = reader.lifted
@@ -120,23 +126,23 @@ def decode(
         AttributeError,
         RecursionError,
     ) as error:
-        # What onnx-ir raises for models that no check foresaw.
+        # onnx-ir raises these for invalid models that no check covers
         raise ModelError(root_cause(error)) from error
 
 
 def _warn_of_losses(proto: onnx.ModelProto, skeleton: bytes) -> None:
-    """Warn of parts of a message that an ``ir.Model`` does not have."""
-    # another size than before may also come from numbers that were written with too many bytes
+    """Warn about parts of a message that an ``ir.Model`` cannot represent."""
+    # numbers that were encoded with too many bytes also change the size of the message
     if len(skeleton) != proto.ByteSize() != parse(skeleton).ByteSize():
-        logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
+        logger.warning("fields that onnx %s does not define are discarded", onnx.__version__)
     if proto.training_info:
-        logger.warning("training information is left out")
+        logger.warning("training information is discarded")
     if proto.configuration:
-        logger.warning("device configurations are left out")
+        logger.warning("device configurations are discarded")
 
 
 class _FieldTensor(ir.TensorProtoTensor):
-    """A tensor of numbers in a typed field. onnx-ir makes dtype and shape anew at each access."""
+    """A numeric tensor in a typed field; stores dtype and shape, which onnx-ir recreates."""
 
     __slots__ = ("dtype", "shape")
 
@@ -150,10 +156,10 @@ class _Scope:
     """The names of one graph or function.
 
     Attributes:
-        values: What is known by name so far: inputs, initializers, results of the nodes read.
-        infos: What the graph says of values, by name.
-        awaited: Names that were read before the node that computes them.
-        is_late: Whether a node reads what a later one, or it itself, computes.
+        values: The inputs, the initializers, and the results of the nodes read so far, by name.
+        infos: The ``value_info`` of values, by name.
+        awaited: Names of operands whose producer has not been read yet.
+        is_unsorted: Whether a node reads its own result, or the result of a later node.
         lifted: Values of Constant nodes that became initializers, by their serialized attribute.
     """
 
@@ -163,13 +169,13 @@ class _Scope:
         self.values: dict[str, ir.Value] = {}
         self.infos = {info.name: info for info in infos}
         self.awaited: set[str] = set()
-        self.is_late = False
+        self.is_unsorted = False
         self.lifted: dict[object, ir.Value] = {}
         self._nodes = nodes
         self._computed: frozenset[str] | None = None
 
     def find(self, name: str) -> ir.Value | None:
-        """Return the value of that name; None if the graph has none."""
+        """Return the value with this name; None if the graph has no such value."""
         value = self.values.get(name)
         if value is not None:
             return value
@@ -178,17 +184,17 @@ class _Scope:
         if name not in self._computed:
             return None
         self.awaited.add(name)
-        self.is_late = True
+        self.is_unsorted = True
         return self.values.setdefault(name, ir.Value(name=name))
 
 
 def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
-    """Return the value that a name means in nested graphs, the innermost first."""
+    """Return the value with this name in the innermost graph that has one."""
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
 
 
 def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return nodes with the last of several Constants of one name, which onnxruntime takes."""
+    """Return nodes with only the last Constant of each name, which is the one onnxruntime uses."""
     last = {name: node for node in nodes if node.op_type == "Constant" for name in node.output}
     return [
         node
@@ -199,7 +205,7 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 @dataclass(eq=False)
 class _Reader:
-    stand_ins: Placeholders
+    placeholders: Placeholders
     external: Callable[[ir.ExternalTensor, str], ir.TensorProtocol]
     lift_constants: bool
     lifted: int = 0
@@ -207,7 +213,7 @@ class _Reader:
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
-            raise ModelError(f"there is no IR version {proto.ir_version}")
+            raise ModelError(f"invalid IR version {proto.ir_version}")
         opsets = opsets_of(proto.opset_import)
         if (
             not opsets
@@ -245,9 +251,9 @@ class _Reader:
             inputs.append(describe(value, info))
         declared = set(inputs)
         initializers = self.initializers(proto, scope)
-        # the value of an output must be made by a node
-        stay = frozenset(["", *[v.name for v in proto.output]]) if self.lift_constants else None
-        nodes = self.nodes(protos, scopes, stay)
+        # an output must be the result of a node
+        kept = frozenset(["", *[v.name for v in proto.output]]) if self.lift_constants else None
+        nodes = self.nodes(protos, scopes, kept)
         outputs = []
         for info in proto.output:
             result = scope.find(info.name)
@@ -257,7 +263,7 @@ class _Reader:
                     raise ModelError(
                         f"output {info.name!r} of graph {proto.name!r} is not computed"
                     )
-                # neither onnx-ir nor onnxruntime takes an outer value as an output of a subgraph
+                # onnx-ir and onnxruntime reject an outer value as an output of a subgraph
                 name = f"{captured.name}_identity"
                 count = 1
                 while _found(name, scopes) is not None:
@@ -280,7 +286,7 @@ class _Reader:
             name=proto.name or None,
             metadata_props=entries_of(proto.metadata_props),
         )
-        if scope.is_late:
+        if scope.is_unsorted:
             _sort(graph)
         return graph
 
@@ -299,7 +305,7 @@ class _Reader:
                 scope.values[name] = value
                 if name in scope.infos:
                     describe(value, scope.infos[name])
-            value.const_value = tensor  # of an input, it is the default
+            value.const_value = tensor  # the default value if it is an input
             found[name] = value
         return list(found.values())
 
@@ -307,7 +313,8 @@ class _Reader:
         opsets = opsets_of(proto.opset_import, owner=proto.name)
         attributes = [self.attribute(attribute, proto, ()) for attribute in proto.attribute_proto]
         undefined = ir.AttributeType.UNDEFINED
-        attributes += [ir.Attr(name, undefined, None) for name in proto.attribute]  # no defaults
+        # attributes without default values
+        attributes += [ir.Attr(name, undefined, None) for name in proto.attribute]
         scope = _Scope(proto.node, proto.value_info)
         inputs = []
         for name in proto.input:
@@ -330,7 +337,7 @@ class _Reader:
             name="",
             metadata_props=entries_of(proto.metadata_props),
         )
-        if scope.is_late:
+        if scope.is_unsorted:
             _sort(graph)
         return ir.Function(
             proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes
@@ -340,18 +347,21 @@ class _Reader:
         self,
         protos: Iterable[onnx.NodeProto],
         scopes: tuple[_Scope, ...],
-        stay: frozenset[str] | None = None,
+        kept: frozenset[str] | None = None,
     ) -> list[ir.Node]:
-        """Return the nodes of a graph; Constants of results not in ``stay`` become initializers."""
+        """Return the nodes of a graph.
+
+        Constants whose results are not in ``kept`` become initializers; with None, no Constants.
+        """
         scope = scopes[0]
         values = scope.values
         infos = scope.infos
         nodes = []
-        made = [name for p in protos if p.op_type == "Constant" for name in p.output]
-        if len(made) > len(set(made)):
+        constants = [name for p in protos if p.op_type == "Constant" for name in p.output]
+        if len(constants) > len(set(constants)):
             protos = _last_constants(protos)
         for proto in protos:
-            # a slice is a list: iterating over a field of protobuf takes twice as long
+            # slices of protobuf fields are lists, which are iterated in half the time
             op_type = proto.op_type
             domain = proto.domain
             entries = proto.attribute[:]
@@ -364,11 +374,11 @@ class _Reader:
                         raise ModelError(reason, node=label(proto))
             names = proto.output[:]
             is_constant = op_type == "Constant" and domain in ("", "ai.onnx")
-            lifts = is_constant and stay is not None and stay.isdisjoint(names)
+            lifts = is_constant and kept is not None and kept.isdisjoint(names)
             content = entries[0].SerializeToString() if lifts and entries else b""
-            twin = scope.lifted.get(content) if lifts else None
-            if twin and len(entries) == 1 and values.keys().isdisjoint(names):
-                values[names[0]] = twin
+            duplicate = scope.lifted.get(content) if lifts else None
+            if duplicate and len(entries) == 1 and values.keys().isdisjoint(names):
+                values[names[0]] = duplicate
                 self.lifted += 1
                 continue
             attributes = [self.attribute(entry, proto, scopes) for entry in entries]
@@ -389,7 +399,7 @@ class _Reader:
                 outputs.append(value)
             if is_constant:
                 if len(attributes) != 1:
-                    reason = f"a Constant has one value, this one has {len(attributes)}"
+                    reason = f"a Constant requires one value, but has {len(attributes)}"
                     raise ModelError(reason, node=label(proto))
                 kind = attributes[0].name
                 of_type = attributes[0].type
@@ -397,8 +407,8 @@ class _Reader:
                     reason = f"a Constant has no attribute {kind!r} of type {of_type.name}"
                     raise ModelError(reason, node=label(proto))
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
-                    # nodes that were read before have the value itself, not an equal one
-                    key = content if twin is None else (content, outputs[0].name)
+                    # nodes that were read before already use this value, not its duplicate
+                    key = content if duplicate is None else (content, outputs[0].name)
                     value = outputs[0]
                     scope.lifted[key] = value
                     tensor = tensor_of(attributes[0], value.name)
@@ -406,7 +416,7 @@ class _Reader:
                     assert tensor is not None
                     tensor.name = value.name
                     value.type = ir.TensorType(tensor.dtype)
-                    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
+                    value.shape = tensor.shape  # type: ignore[assignment]  # an ir.Shape
                     self.lifted += 1
                     continue
             node = ir.Node(
@@ -457,14 +467,14 @@ class _Reader:
             if isinstance(owner, onnx.NodeProto):
                 name = "value"
         else:
-            reason = f"attribute {name!r} has no value, or one of a type that is not supported"
+            reason = f"attribute {name!r} has no value, or its type is not supported"
             raise ModelError(reason, node=label(owner))
         return ir.Attr(name, _TYPES[kind], value, doc_string=proto.doc_string or None)
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
-        """Return the tensor of an attribute of ``owner``, or an initializer, which is its own."""
+        """Return the tensor of an attribute of ``owner``, or of an initializer, its own owner."""
         raw = proto.raw_data if proto.HasField("raw_data") else None
-        stored: Any = None if raw is None else self.stand_ins.get(raw)
+        stored: Any = None if raw is None else self.placeholders.get(raw)
         if stored is None:
             check_tensor(proto, None if raw is None else len(raw), owner)
             if raw is None or proto.data_location or not proto.data_type:
@@ -485,7 +495,11 @@ class _Reader:
         )
 
     def dense(self, proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
-        """Return a sparse tensor as a dense one, unless these take too many bytes more."""
+        """Return a sparse tensor as a dense one.
+
+        Raises:
+            ModelError: It is invalid, external, or its dense form takes too many bytes.
+        """
         shape = tuple(proto.dims)
         values = proto.values
         for part in (values, proto.indices):
@@ -494,24 +508,24 @@ class _Reader:
             dtype = ir.DataType(values.data_type)
             self.grown += max(0, math.ceil(math.prod(shape) * dtype.itemsize) - proto.ByteSize())
             if self.grown > _MOST_DENSE:
-                raise ValueError("the model grows by more than 64 KiB; store a dense tensor")
+                raise ValueError("its dense form adds more than 64 KiB; store a dense tensor")
             if values.data_location or proto.indices.data_location:
-                raise ValueError("its elements are in another file")
-            array, at = map(onnx.numpy_helper.to_array, (values, proto.indices))
-            if at.ndim == 2:
-                at = np.ravel_multi_index(tuple(at.T), shape)
-            if array.ndim != 1 or at.dtype.kind != "i" or at.shape != array.shape:
-                raise ValueError("needs as many integer indices as values")
-            np.unravel_index(at, shape)  # refuses indices outside of the shape
+                raise ValueError("external data is not supported")
+            array, indices = map(onnx.numpy_helper.to_array, (values, proto.indices))
+            if indices.ndim == 2:
+                indices = np.ravel_multi_index(tuple(indices.T), shape)
+            if array.ndim != 1 or indices.dtype.kind != "i" or indices.shape != array.shape:
+                raise ValueError("it requires one integer index for each value")
+            np.unravel_index(indices, shape)  # raises for indices outside of the shape
             dense = np.zeros(shape, array.dtype)
-            dense.reshape(-1)[at] = array
+            dense.reshape(-1)[indices] = array
         except (TypeError, ValueError) as error:
             raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
         return ir.Tensor(dense, dtype=dtype, name=values.name)
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
-    """Return the texts of an attribute; bytes if one is not UTF-8, which custom ops may have."""
+    """Return the strings of an attribute; bytes if one is not UTF-8, as custom ops allow."""
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:
@@ -519,9 +533,9 @@ def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
 
 
 def _sort(graph: ir.Graph) -> None:
-    """Put the nodes in an order in which they can run."""
+    """Sort the nodes topologically."""
     try:
         graph.sort()
     except ValueError:
-        reason = f"a node of graph {graph.name!r} needs its own result"
+        reason = f"a node of graph {graph.name!r} depends on its own result"
         raise ModelError(reason) from None

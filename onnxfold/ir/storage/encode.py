@@ -1,7 +1,7 @@
-"""Convert the IR to protobuf without the bytes of large tensors, and values both ways.
+"""Convert the IR to protobuf without the bytes of large tensors, and values in both directions.
 
-onnx-ir serializes types, shapes, most attributes and small tensors. Its
-``serialize_model`` would read every tensor, and repeats each initializer in a ``value_info``.
+onnx-ir serializes types, shapes, most attributes and small tensors. Its ``serialize_model`` is not
+used, because it reads every tensor and repeats each initializer in a ``value_info``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from onnxfold.support.memory import paused_garbage_collection
 TYPE_KEY = "onnxfold.type_proto"  # a serialized TypeProto that onnx-ir cannot represent
 QUANTIZATION_KEY = "quant_parameter_tensor_names"  # onnx-ir's key for its annotation
 
-# Called with a tensor, whether it is in an attribute, and an empty proto for it. Writes the place
-# of the bytes into the proto, or returns False to have the bytes written there.
+# Called with a tensor, whether it is in an attribute, and an empty proto for it. It writes the
+# position of the bytes into the proto, or returns False if the proto should contain the bytes.
 Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
 _STRING = ir.DataType.STRING
@@ -38,9 +38,9 @@ _FIELDS |= {_T.STRING: "s", _T.STRINGS: "strings", _T.TENSOR: "", _T.GRAPH: ""}
 def to_proto(
     model: ir.Model, place: Place = lambda tensor, is_attribute, proto: False
 ) -> onnx.ModelProto:
-    """Convert a model to protobuf; ``place`` decides where the bytes of tensors are.
+    """Convert a model to protobuf; ``place`` selects the position of the bytes of each tensor.
 
-    External tensors stay references, which are valid in the folder of the model.
+    External tensors remain references, which are valid in the folder of the model.
     """
     try:
         return _Writer(place).model(model)
@@ -49,14 +49,14 @@ def to_proto(
 
 
 def function_proto(function: ir.Function) -> onnx.FunctionProto:
-    """Convert a function to protobuf, with the bytes of all tensors, also those in other files."""
+    """Convert a function to protobuf with the bytes of all tensors, including external ones."""
     proto = onnx.FunctionProto()
     _Writer(_embed).function(proto, function)
     return proto
 
 
 def add_attributes(protos: Any, node: ir.Node) -> None:
-    """Add the attributes of a node, with the bytes of all tensors, also those in other files."""
+    """Add the attributes of a node with the bytes of all tensors, including external ones."""
     writer = _Writer(_embed)
     for attribute in node.attributes.data.values():
         writer.attribute(protos, attribute)
@@ -96,9 +96,9 @@ class _Writer:
             if (metadata_of(value) or value.doc_string) and not value.is_graph_input():
                 write_value(proto.value_info.add(), value)
             if tensor is not None:
-                made = proto.initializer.add()
-                self.tensor(made, tensor, is_attribute=False)
-                made.name = value.name
+                initializer = proto.initializer.add()
+                self.tensor(initializer, tensor, is_attribute=False)
+                initializer.name = value.name
         for node in nodes_of(graph):
             for value in self.node(proto.node, node):
                 values[value] = None
@@ -113,7 +113,7 @@ class _Writer:
         add_entries(proto.metadata_props, graph.metadata_props)
 
     def function(self, proto: onnx.FunctionProto, function: ir.Function) -> None:
-        proto.domain = function.domain  # also if it is empty: onnx.checker requires the field
+        proto.domain = function.domain  # onnx.checker requires the field even if it is empty
         _set(proto, function, "name", "overload", "doc_string")
         _import_opsets(proto, function.opset_imports)
         add_entries(proto.metadata_props, function.metadata_props)
@@ -131,11 +131,11 @@ class _Writer:
                 write_value(proto.value_info.add(), value)
 
     def node(self, protos: Any, node: ir.Node) -> Sequence[ir.Value]:
-        """Add a node; return its outputs."""
+        """Add a node, and return its outputs."""
         inputs = ["" if value is None else value.name for value in node.inputs]
         values = node.outputs
         outputs = [value.name for value in values]
-        while outputs and not (outputs[-1] or node.domain):  # a function needs all
+        while outputs and not (outputs[-1] or node.domain):  # calls keep omitted outputs
             outputs.pop()
         proto = protos.add(
             op_type=node.op_type,
@@ -159,7 +159,7 @@ class _Writer:
         kind = attribute.type
         value = attribute.value
         if kind in (_T.TENSORS, _T.GRAPHS, _T.TYPE_PROTOS):
-            raise ValueError(f"attribute {attribute.name!r} is of a type that is not supported")
+            raise ValueError(f"the type of attribute {attribute.name!r} is not supported")
         if kind not in _FIELDS:
             ir.serde.serialize_attribute_into(protos.add(), attribute)
             return
@@ -187,13 +187,13 @@ class _Writer:
             proto.dims.extend(sizes_of(tensor))
         else:
             ir.serde.serialize_tensor_into(proto, tensor)
-            del proto.metadata_props[:]  # onnx-ir writes them twice if it copies a proto
+            del proto.metadata_props[:]  # onnx-ir repeats them if it copies a proto
         if entries := tensor.metadata_props:
             add_entries(proto.metadata_props, entries)
 
 
 def _set(proto: Any, owner: Any, *fields: str) -> None:
-    """Set strings; an empty string is the default."""
+    """Set string fields that are not empty."""
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
@@ -204,10 +204,10 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
-    """Give a value the type, the shape, and what else a ``value_info`` says."""
+    """Set the type, shape, doc string and metadata of a value from a ``value_info``."""
     kind = info.type.tensor_type
     dtype = DTYPES.get(kind.elem_type)
-    # elements may also be UNDEFINED, which is 0
+    # UNDEFINED is 0
     if not dtype or not info.type.HasField("tensor_type") or info.type.denotation:
         if not is_representable(info.type):
             if type_ := info.type.SerializeToString():
@@ -225,7 +225,7 @@ def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 
 @functools.lru_cache(maxsize=1024)
 def shape_of(serialized: bytes) -> ir.Shape:
-    """Return a shape, which is frozen: many values have the same, and making it takes long."""
+    """Return a frozen shape, which values share because creating it is slow."""
     shape = ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
     shape.freeze()
     return shape
@@ -233,12 +233,12 @@ def shape_of(serialized: bytes) -> ir.Shape:
 
 @functools.lru_cache(maxsize=1024)
 def static_shape(sizes: tuple[int, ...]) -> ir.Shape:
-    """Return the shape of a tensor, for the same reason."""
+    """Return the frozen shape of a tensor, which tensors share because creating it is slow."""
     return ir.Shape(sizes, frozen=True)
 
 
 def is_representable(proto: onnx.TypeProto) -> bool:
-    """Return whether onnx-ir has the type: maps, opaque and incomplete ones it has not."""
+    """Return whether onnx-ir can represent a type; not maps, opaque and incomplete types."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         return is_representable(getattr(proto, kind).elem_type)
@@ -249,25 +249,25 @@ def is_representable(proto: onnx.TypeProto) -> bool:
 
 
 def write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
-    """Write the name of a value, and what `describe` gave it."""
+    """Write the name of a value and the properties that `describe` sets."""
     ir.serde.serialize_value_into(proto, value)
     if value.type is None and (type_ := meta_entry(value, TYPE_KEY)) is not None:
         proto.type.ParseFromString(type_)
 
 
 def is_described(value: ir.Value) -> bool:
-    """Return whether a value has more information than its name."""
+    """Return whether a value has a name and further properties."""
     known = value.type, metadata_of(value), value.doc_string, meta_entry(value, TYPE_KEY)
     return bool(value.name) and any(known)
 
 
 def entries_of(proto: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    """Return metadata as a dictionary; None if there are none."""
+    """Return metadata as a dictionary; None if it is empty."""
     return {entry.key: entry.value for entry in proto[:]} if proto else None
 
 
 def add_entries(proto: Any, entries: Mapping[str, str]) -> None:
-    """Add metadata, sorted by their keys."""
+    """Add metadata sorted by key."""
     for key in sorted(entries):
         proto.add(key=key, value=entries[key])
 

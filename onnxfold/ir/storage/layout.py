@@ -29,16 +29,16 @@ from onnxfold.ir.storage.wire import Hole, Placeholders
 from onnxfold.support.errors import UsageError
 from onnxfold.support.files import is_text
 
-# Protobuf messages, and so .onnx files, are limited to 2 GiB.
+# Protobuf messages, and therefore .onnx files, are limited to 2 GiB.
 MAX_MODEL = (1 << 31) - 1
 
 # In a single file, tensors of at least this many bytes are written without the protobuf library.
 INLINE_BELOW = 4096
-# With external data, initializers of at least this many bytes are external. Smaller ones are
+# With external data, initializers of at least this many bytes are external. Smaller ones may be
 # shapes, axes and scales, which shape inference needs in the model.
 EXTERNAL_FROM = 1024
 
-# Large tensors start at a page, so that a reader can map each of them.
+# Large tensors start at a page, so that a reader can map each of them separately.
 _LARGE_ALIGNMENT = 4096
 _LARGE_FROM = 1 << 20
 _SMALL_ALIGNMENT = 64
@@ -46,7 +46,7 @@ _SMALL_ALIGNMENT = 64
 
 @dataclass
 class FilePlan:
-    """The literal bytes and the tensors of a file at their offsets, ``size`` bytes in all."""
+    """The literal bytes and the tensors of a file at their offsets; ``size`` is its length."""
 
     size: int = 0
     literals: list[tuple[int, bytes]] = field(default_factory=list)
@@ -54,14 +54,14 @@ class FilePlan:
 
 
 class DataPlan:
-    """The layout of a data file, to which tensors are added. Equal spans of a file share bytes."""
+    """The layout of a data file. Tensors with equal spans of a file share their bytes."""
 
     def __init__(self) -> None:
         self.file = FilePlan()
         self._offsets: dict[Any, int] = {}
 
     def add(self, tensor: ir.TensorProtocol, length: int, span: Span | None) -> int:
-        """Add a tensor whose stored bytes are at ``span``, if any; return its offset (bytes)."""
+        """Add a tensor, and return its offset in bytes; its current bytes may be at ``span``."""
         key = (span.file.key, span.offset, span.length) if span else id(tensor)
         if key not in self._offsets:
             step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
@@ -77,7 +77,7 @@ class DataPlan:
 
 
 USUAL_NAME = "model.onnx.data"
-"""Stands for the name of the data file, which is not known when a model is planned."""
+"""Placeholder for the name of the data file, which is unknown when a model is planned."""
 
 
 @dataclass
@@ -85,12 +85,12 @@ class SavePlan:
     """The layout of a model to be written.
 
     Attributes:
-        model: Returns the plan of the .onnx file, given the name of the data file.
-        data: The plan of the data file, if there is one.
-        shared: Bytes of tensors that stay in existing files.
+        model: Returns the plan of the .onnx file for a name of the data file.
+        data: The plan of the data file; None if no data file is written.
+        shared: Bytes of tensors that remain in existing files.
         locations: Locations of those files.
         size: Bytes of the files; exact if the name of the data file is as long as `USUAL_NAME`.
-        placed: The tensors that are written without protobuf, such as all that are in files.
+        placed: The tensors that are written without protobuf, including all tensors in files.
     """
 
     model: Callable[[str], FilePlan]
@@ -102,12 +102,12 @@ class SavePlan:
 
 
 def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = None) -> SavePlan:
-    """Plan a model in one file of up to 2 GiB, or with ``share`` in one that has a data file.
+    """Plan a model in one file of up to 2 GiB, or with ``share``, a model with a data file.
 
-    ``share`` returns the location at which the new model may refer to a span of an existing file,
+    ``share`` returns the location by which the new model may refer to a span of an existing file,
     or None.
     """
-    left_out = Placeholders()
+    placeholders = Placeholders()
     data = DataPlan()
     shared = 0
     locations: set[str] = set()
@@ -120,7 +120,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, sizes_of(tensor))
         least = INLINE_BELOW if share is None else EXTERNAL_FROM
-        # in a typed field (``int64_data``...), small numbers take one byte each
+        # in typed fields such as ``int64_data``, small numbers take one byte each
         if is_a(tensor, ir.TensorProtoTensor):
             is_raw = bool(tensor.raw.HasField("raw_data"))
         else:
@@ -128,10 +128,10 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         if not external and (length < least or not is_raw):
             return False
         placed.append(tensor)
-        # Small external tensors become internal, as shape inference needs them. Attributes stay
-        # internal: onnxruntime does not always read them from a data file.
+        # Small external tensors become internal, because shape inference needs them. Attributes
+        # remain internal, because onnxruntime does not always read them from a data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
-            proto.raw_data = left_out.add((tensor, length))
+            proto.raw_data = placeholders.add((tensor, length))
             return True
         span = None if is_streamed(tensor) else span_of(tensor)
         location = share(span) if span is not None else None
@@ -156,7 +156,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     def model_plan(location: str) -> FilePlan:
         for entry in entries:
             entry.value = location
-        return with_holes(proto, left_out)
+        return with_holes(proto, placeholders)
 
     file = model_plan(USUAL_NAME)
     write = model_plan if entries else lambda location: file
@@ -175,16 +175,16 @@ def planned(
     external_data: bool | str | None = None,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan to write ``model``, by default in the layout of its source, see `save`.
+    """Plan to write ``model``, by default in the layout of its source; see `save`.
 
-    ``share`` implies external data, see `plan_model`.
+    ``share`` implies external data; see `plan_model`.
     """
     external = bool(external_data) or share is not None
     if external_data is None and not external:
-        came = model.meta.get(EXTERNAL_KEY)
-        if came is None:  # the model was not loaded by `load`
-            came = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors_of(model))
-        external = bool(came)
+        was_external = model.meta.get(EXTERNAL_KEY)
+        if was_external is None:  # the model was not loaded by `load`
+            was_external = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors_of(model))
+        external = bool(was_external)
     if not external:
         try:
             return plan_model(model)
@@ -195,10 +195,11 @@ def planned(
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
-    """Return a function that gives the location by which a model at ``target`` may refer to a span.
+    """Return a function from a span to the location by which a model at ``target`` may refer to it.
 
-    A file can be shared if it is in ``folder`` or below, is unchanged since it was mapped, has a
-    name that is valid in a model, and is not the target, which is about to be replaced.
+    A file can be shared if it is in ``folder`` or a subfolder, has not changed since it was mapped,
+    and has a name that is valid in a model. The target itself cannot be shared, because it will be
+    replaced.
     """
 
     @functools.cache
@@ -212,13 +213,13 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     return lambda span: location(span.file)
 
 
-def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
-    """Serialize ``proto`` with gaps for the tensors whose bytes were left out."""
+def with_holes(proto: onnx.ModelProto, placeholders: Placeholders) -> FilePlan:
+    """Serialize ``proto`` with gaps for the tensors whose bytes are placeholders."""
     try:
         data: bytes = proto.SerializeToString()
-    except Exception as error:  # upb: EncodeError or ValueError, when too large
+    except Exception as error:  # upb raises EncodeError or ValueError above 2 GiB
         raise UsageError(f"the model cannot be serialized: {error}") from None
-    token = left_out.token
+    token = placeholders.token
     marks = list[int]()
     position = -1
     while (position := data.find(token, position + 1)) >= 0:
@@ -226,14 +227,14 @@ def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
     plan = FilePlan()
 
     def replace(offset: int, length: int) -> Hole | None:
-        found = left_out.get(data[offset : offset + length])
+        found = placeholders.get(data[offset : offset + length])
         return None if found is None else Hole(*found)
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:
         raise UsageError(
-            f"the model would be {plan.size} bytes in one file, more than the 2 GiB that the "
-            "format allows; use external data"
+            f"the model takes {plan.size} bytes in one file, more than the 2 GiB that the format "
+            "allows; use external data"
         )
     offset = 0
     literal = list[wire.Piece]()
@@ -241,8 +242,9 @@ def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
         if not isinstance(piece, Hole):
             literal.append(piece)
             continue
-        plan.literals.append((offset, wire.join(data, literal)))
-        piece.offset = offset + len(plan.literals[-1][1])
+        content = wire.join(data, literal)
+        plan.literals.append((offset, content))
+        piece.offset = offset + len(content)
         plan.tensors.append(piece)
         offset = piece.offset + piece.length
         literal = []

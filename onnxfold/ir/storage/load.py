@@ -1,11 +1,11 @@
-"""Reading models: no byte of a large tensor is touched, let alone copied."""
+"""Read models without reading or copying the bytes of large tensors."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -54,27 +54,28 @@ from onnxfold.support.errors import (
 from onnxfold.support.memory import paused_garbage_collection
 
 # Keys in the ``meta`` of a loaded model.
-SOURCE_KEY = "onnxfold.source"  # str: the path it was loaded from, absolute
+SOURCE_KEY = "onnxfold.source"  # str: the absolute path of the model file
 FILES_KEY = "onnxfold.support.files"  # tuple of MappedFile: the model, then its data files
-BYTES_KEY = "onnxfold.bytes"  # int: length of those files, or of the serialized model
+BYTES_KEY = "onnxfold.bytes"  # int: the bytes of those files, or of the serialized model
 EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
 
-# Tensors from this length (bytes) on stay in the file; below, a copy is cheaper than a reference.
+# Tensors of at least this many bytes remain in the file; a copy of a smaller one is cheaper than a
+# reference.
 LARGE = 4096
 
-# While scanning, pages already passed are given back at steps of this length (bytes), so that many
-# tensors of medium size do not draw the whole file into memory.
+# During the scan of a file, pages are released after each step of this many bytes. Otherwise, many
+# tensors of medium size would load the complete file into memory.
 _RELEASE_STEP = 16 << 20
 
 
 @runtime_checkable
 class ONNXProgram(Protocol):
-    """A program of PyTorch's exporter: ``torch.onnx.ONNXProgram``, told by what it has."""
+    """The protocol of ``torch.onnx.ONNXProgram``, the result of PyTorch's exporter."""
 
     model: ir.Model
 
     def release(self) -> None:
-        """Let go of the session that runs the model as it was."""
+        """Release the session that runs the model before a change."""
 
 
 PathLike = str | os.PathLike[str]
@@ -87,34 +88,34 @@ ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | ONNXProgra
 def load(
     path: str | os.PathLike[str], *, external_data: bool = True, lift_constants: bool = False
 ) -> ir.Model:
-    """Load a model without its large tensors: they become views of the mapped file.
+    """Load a model; its large tensors become views of the mapped file.
 
-    Tensors of raw data are `ViewTensor`, from 4 KiB on with a ``span`` of the file, external ones
-    `SharedExternalTensor` (an ``ir.ExternalTensor``), all others onnx-ir's own.
-    ``model.meta["onnxfold.source"]`` is the absolute path, ``model.meta["onnxfold.external_data"]``
-    tells whether there was external data.
+    Tensors with raw data are `ViewTensor`. Those of at least 4 KiB have a ``span`` of the file.
+    External tensors are `SharedExternalTensor`, a subclass of ``ir.ExternalTensor``. All other
+    tensors have classes of onnx-ir. ``model.meta["onnxfold.source"]`` is the absolute path.
+    ``model.meta["onnxfold.external_data"]`` is True if the model has external data.
 
     Args:
-        path: The file.
-        external_data: False not to look for data files: external tensors have no elements then.
-        lift_constants: Constant nodes become initializers, see `decode`.
+        path: The path of the file.
+        external_data: Whether to open data files. If False, external tensors have no elements.
+        lift_constants: Whether to convert Constant nodes to initializers; see `decode`.
 
     Raises:
         MissingFileError: The file does not exist.
-        ModelError: The file cannot be read, is no ONNX model, is truncated, or is inconsistent:
-            names that are not defined or defined twice, data that do not match types and shapes.
-        ExternalDataError: External data is missing, too short, or not in the model's folder.
+        ModelError: The file cannot be read, is not an ONNX model, is truncated, or is inconsistent,
+            for example with undefined names, or with data that do not match types and shapes.
+        ExternalDataError: External data is missing, too short, or outside of the model's folder.
     """
     name = os.fsdecode(os.fspath(path))
     file = _open(name)
-    stand_ins = Placeholders()
+    placeholders = Placeholders()
     external = ExternalData(name)
 
     with about(name):
         try:
             locate = external.tensor if external_data else lambda tensor, _: tensor
-            skeleton = skeleton_of(file, stand_ins)
-            model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
+            skeleton = skeleton_of(file, placeholders)
+            model = decode(skeleton, placeholders, locate, lift_constants=lift_constants)
         except Exception as error:
             file.check()
             if isinstance(error, ModelError) and (kind := kind_of(file.content)):
@@ -122,7 +123,7 @@ def load(
             raise
         finally:
             file.release()
-    file.check()  # model and data files were not opened at once
+    file.check()  # the model may have changed before its data files were opened
     model.meta[SOURCE_KEY] = os.path.abspath(name)
     model.meta[FILES_KEY] = (file, *external.files.values())
     model.meta[BYTES_KEY] = sum({file.key: file.size for file in model.meta[FILES_KEY]}.values())
@@ -132,62 +133,65 @@ def load(
 
 @paused_garbage_collection()
 def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Model:
-    """Convert a model in memory, see `load`; it shares nothing with ``proto`` afterwards.
+    """Convert a model in memory; see `load`. The result shares no data with ``proto``.
 
-    External data is not looked for: external tensors are plain ``ir.ExternalTensor``.
+    Data files are not opened: external tensors are plain ``ir.ExternalTensor``.
     """
-    stand_ins = Placeholders()
+    placeholders = Placeholders()
     try:
         data = proto.SerializeToString()
-    except Exception:  # upb raises its own EncodeError, or a ValueError, above 2 GiB
-        skeleton = take_out(proto, stand_ins)
-        size = len(skeleton) + sum(map(len, stand_ins.objects))
+    except Exception:  # upb raises EncodeError or ValueError above 2 GiB
+        skeleton = _skeleton_of_proto(proto, placeholders)
+        size = len(skeleton) + sum(map(len, placeholders.objects))
     else:
         size = len(data)
         block: npt.NDArray[np.uint8] = np.frombuffer(data, dtype=np.uint8)
 
         def replace(offset: int, length: int) -> bytes:
-            return stand_ins.add(block[offset : offset + length])
+            return placeholders.add(block[offset : offset + length])
 
         skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
-    model = decode(skeleton, stand_ins, lambda tensor, _: tensor, lift_constants=lift_constants)
+    model = decode(skeleton, placeholders, lambda tensor, _: tensor, lift_constants=lift_constants)
     model.meta[BYTES_KEY] = size
     model.meta[EXTERNAL_KEY] = any(isinstance(t, ir.ExternalTensor) for t in tensors_of(model))
     return model
 
 
-def take_out(proto: onnx.ModelProto, stand_ins: Placeholders) -> bytes:
-    """Serialize a model too large for it, with stand-ins for its large tensors.
+def _skeleton_of_proto(proto: onnx.ModelProto, placeholders: Placeholders) -> bytes:
+    """Serialize a model of more than 2 GiB with placeholders for its large tensors.
 
-    ``proto`` is as it was afterwards, but not meanwhile.
+    ``proto`` is changed during the call, and restored afterwards.
     """
-    taken: list[tuple[onnx.TensorProto, bytes]] = []
+    replaced: list[tuple[onnx.TensorProto, bytes]] = []
     try:
         for tensor in _tensor_protos(proto):
             raw = tensor.raw_data
             if len(raw) >= LARGE:
-                taken.append((tensor, raw))
-                tensor.raw_data = stand_ins.add(np.frombuffer(raw, dtype=np.uint8))
+                replaced.append((tensor, raw))
+                tensor.raw_data = placeholders.add(np.frombuffer(raw, dtype=np.uint8))
         data: bytes = proto.SerializeToString()
         return data
     except Exception as error:  # see `from_proto`
-        raise ModelError(f"the model cannot be serialized ({error})") from None
+        raise ModelError(f"the model cannot be serialized: {error}") from None
     finally:
-        for tensor, raw in taken:
+        for tensor, raw in replaced:
             tensor.raw_data = raw
 
 
-def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
-    """Return the model that is given; that of a program, and the message that bytes hold.
+def model_in(source: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
+    """Return a path or a model; the model of a program is extracted, and bytes are parsed.
 
-    Nodes and outputs of an ``ir.Model`` must not read values that onnx-ir left out, sparse
-    initializers, those of other models, nor their own results. Its values get names, without which
-    it cannot be written.
+    An ``ir.Model`` is checked: its nodes and outputs must not read values of other models, nor
+    values that onnx-ir discarded, such as sparse initializers, nor their own results. Values
+    without names get names, because the model cannot be written otherwise.
+
+    Raises:
+        ModelError: The model is invalid.
     """
-    model = given.model if isinstance(given, ONNXProgram) else given
+    model = source.model if isinstance(source, ONNXProgram) else source
     if isinstance(model, bytes):
         return parse(model)
-    is_ordered = True  # a copy is made of a model in another order, unless it has a cycle
+    is_ordered = True
     graphs = dict.fromkeys(all_graphs(model) if isinstance(model, ir.Model) else ())
     for graph in graphs:
         visited = set[ir.Node]()
@@ -208,16 +212,16 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
                 reason = f"output {value.name!r} of graph {graph.name!r} is not computed in it"
                 raise ModelError(f"{reason}: add an Identity, as onnxfold.load does")
     if isinstance(model, ir.Model) and not all(map(_has_names, graphs)):
-        from onnx_ir.passes.common import NameFixPass  # few models need it
+        from onnx_ir.passes.common import NameFixPass  # imported here because few models need it
 
         NameFixPass()(model)
     if isinstance(model, ir.Model) and not is_ordered:
-        _cloned_in_order(model)
+        _cloned_in_order(model)  # raises if the graph has a cycle
     return model
 
 
 def _has_names(graph: ir.Graph) -> bool:
-    """Return whether each used value of a graph has a name of its own."""
+    """Return whether each used value of a graph has a unique name."""
     inputs = [value.name for value in graph.inputs]
     names = [*inputs, *(graph.initializers.keys() - set(inputs))]
     names += [v.name for node in graph for v in node.outputs if v.name or is_used(v)]
@@ -231,94 +235,100 @@ def _is_defined(value: ir.Value, graphs: Container[ir.Graph | ir.Function | None
     return value.graph in graphs and (value.is_graph_input() or stored_tensor(value) is not None)
 
 
-def path_of(given: ModelLike) -> str | None:
-    """Return the path that is given, or the one that an ``ir.Model`` was loaded from."""
-    if isinstance(given, ir.Model):
-        path: str | None = given.meta.get(SOURCE_KEY)
+def path_of(source: ModelLike) -> str | None:
+    """Return the path of a model: ``source`` itself, or the file of a loaded ``ir.Model``."""
+    if isinstance(source, ir.Model):
+        path: str | None = source.meta.get(SOURCE_KEY)
         return path
-    return os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
 
 
-def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
-    """Return the model that is given, to be changed: what was given is left alone. See `load`.
+def opened(source: ModelLike, *, lift_constants: bool = False) -> ir.Model:
+    """Return a model that can be changed without changing the source; see `load`.
 
-    Negative sizes of inputs, which some exporters write for unknown ones, become unknown.
+    Negative sizes of inputs, which some exporters write for unknown sizes, become unknown.
     """
-    model = model_in(given)
-    convert: Callable[..., ir.Model] = from_proto if isinstance(model, onnx.ModelProto) else load
-    if isinstance(model, ir.Model):
-        made = _cloned(model)
+    original = model_in(source)
+    if isinstance(original, ir.Model):
+        model = _cloned(original)
+    elif isinstance(original, onnx.ModelProto):
+        model = from_proto(original, lift_constants=lift_constants)
     else:
-        made = convert(model, lift_constants=lift_constants)
-    for value in made.graph.inputs:
+        model = load(original, lift_constants=lift_constants)
+    for value in model.graph.inputs:
         shape = value.shape
         for axis, dim in enumerate(shape or ()):
             if shape is not None and isinstance(dim, int) and dim < 0:
-                # that of a file is shared
+                # the shapes of a loaded model are shared and frozen
                 shape = shape.copy()
                 value.shape = shape
                 shape[axis] = None
-    return made
+    return model
 
 
 def _cloned(model: ir.Model) -> ir.Model:
-    """Return a copy that shares the elements of tensors and nothing else.
+    """Return a copy that shares only the elements of tensors.
 
-    A clone of onnx-ir shares its tensors, which are renamed with the values that hold them.
+    A clone by onnx-ir shares tensors. Renaming an initializer of the clone would rename the tensor
+    of the original.
     """
     try:
-        made = model.clone()
-    except RuntimeError:  # onnx-ir reports values that are not cloned yet
-        made = _cloned_in_order(model)
-    import_onnx_opset(made)
-    kept = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
-    made.meta.update({key: model.meta[key] for key in kept if key in model.meta})
-    for graph in all_graphs(made):
+        clone = model.clone()
+    except RuntimeError:  # onnx-ir raises it for nodes that are not in topological order
+        clone = _cloned_in_order(model)
+    import_onnx_opset(clone)
+    copied = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
+    clone.meta.update({key: model.meta[key] for key in copied if key in model.meta})
+    for graph in all_graphs(clone):
         for value in graph.initializers.values():
             if value.const_value is not None:
-                value.const_value = _under_own_name(value.const_value)
+                value.const_value = _renamable(value.const_value)
         for node in graph:
-            held = node.attributes.get("value")
-            if is_constant_node(node) and held is not None and not held.is_ref():
-                tensor = _under_own_name(held.as_tensor())
-                node.attributes["value"] = ir.AttrTensor("value", tensor, held.doc_string)
-    return made
+            attribute = node.attributes.get("value")
+            if is_constant_node(node) and attribute is not None and not attribute.is_ref():
+                tensor = _renamable(attribute.as_tensor())
+                node.attributes["value"] = ir.AttrTensor("value", tensor, attribute.doc_string)
+    return clone
 
 
 def _cloned_in_order(model: ir.Model) -> ir.Model:
-    """Return a copy of a model whose nodes are not in topological order; in the copy they are."""
+    """Return a copy of a model with its nodes in topological order."""
     orders = [(graph, list(graph)) for graph in all_graphs(model)]
     try:
         for graph in root_graphs(model):
             graph.sort()
         return model.clone()
     except ValueError as error:
-        raise ModelError(f"the nodes cannot be put in order: {error}") from error
+        raise ModelError(f"the nodes cannot be sorted: {error}") from error
     finally:
         for graph, nodes in orders:
             graph.remove(nodes)
             graph.extend(nodes)
 
 
-def _under_own_name(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor with the same elements."""
+def _renamable(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor with the same elements and its own name."""
     if type(tensor) in (ir.Tensor, ir.StringTensor, ir.ExternalTensor, SharedExternalTensor):
         return copy.copy(tensor)
     if isinstance(tensor, ir.TensorProtoTensor) and tensor.nbytes < LARGE:
         proto = onnx.TensorProto()
         proto.CopyFrom(tensor.raw)
         return ir.TensorProtoTensor(proto)
-    kept = {"name": tensor.name, "doc_string": tensor.doc_string}
-    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, **kept)  # type: ignore[arg-type]
+    texts = {"name": tensor.name, "doc_string": tensor.doc_string}
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, **texts)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
-    """Work with the model of a file, or one in memory; errors name the file.
+    """Explain errors that occur in the context while the model of ``source`` is processed.
 
-    Where something unforeseen goes wrong, it may be the data files of a model in memory, which were
-    not looked for. Else onnx is asked what is wrong with the model. It is not asked before, as it
-    refuses models that onnxruntime runs.
+    Errors name the file. After an unexpected error, the data files of a model in memory are opened,
+    because they may be missing. Otherwise, ``onnx.checker`` provides the reason. It is not used
+    earlier, because it rejects models that onnxruntime runs.
+
+    Raises:
+        ModelError: The model is invalid.
+        ExternalDataError: A data file is missing or too short.
     """
     with about(path_of(source)):
         try:
@@ -333,18 +343,19 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
             if isinstance(source, ir.Model) or isinstance(error, OSError):
                 raise
             try:
-                proto = (
-                    source if isinstance(source, onnx.ModelProto) else _hollow(os.fspath(source))
-                )
+                if isinstance(source, onnx.ModelProto):
+                    proto = source
+                else:
+                    proto = _without_elements(os.fspath(source))
                 onnx.checker.check_model(proto)
-            except onnx.checker.ValidationError as wrong:
-                raise ModelError(str(wrong)) from error
+            except onnx.checker.ValidationError as invalid:
+                raise ModelError(str(invalid)) from error
             raise
 
 
 @contextlib.contextmanager
 def reading_from(model: ir.Model) -> Iterator[None]:
-    """Read from a loaded model, and report errors caused by changes to its files."""
+    """Report errors in the context that are caused by changes to the files of a loaded model."""
     try:
         yield
     except Exception:
@@ -354,7 +365,7 @@ def reading_from(model: ir.Model) -> Iterator[None]:
 
 
 def external_locations(path: str) -> set[str]:
-    """Return the external data locations that the model at ``path`` names, unchecked."""
+    """Return the unchecked locations of external data of the model at ``path``."""
     with about(path):
         data = _read_skeleton(path, Placeholders())
         tensors = _tensor_protos(parse(data)) if b"location" in data else ()
@@ -363,25 +374,25 @@ def external_locations(path: str) -> set[str]:
 
 
 def external_files(path: str) -> list[str]:
-    """Return the paths of the data files of the model at ``path``, which may be missing."""
+    """Return the checked paths of the data files of the model at ``path``, which may be missing."""
     return [check_location(location, path) for location in sorted(external_locations(path))]
 
 
-def _hollow(path: str) -> onnx.ModelProto:
+def _without_elements(path: str) -> onnx.ModelProto:
     """Return the model at ``path`` without the elements of its large tensors."""
-    stand_ins = Placeholders()
-    proto = parse(_read_skeleton(path, stand_ins))
+    placeholders = Placeholders()
+    proto = parse(_read_skeleton(path, placeholders))
     for tensor in _tensor_protos(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or stand_ins.get(tensor.raw_data):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or placeholders.get(tensor.raw_data):
             tensor.ClearField("data_location")
             tensor.raw_data = b""
             tensor.dims[:] = [0]
     return proto
 
 
-def _read_skeleton(path: str, stand_ins: Placeholders) -> bytes:
+def _read_skeleton(path: str, placeholders: Placeholders) -> bytes:
     file = _open(path)
-    data = skeleton_of(file, stand_ins)
+    data = skeleton_of(file, placeholders)
     file.release()
     return data
 
@@ -399,12 +410,12 @@ def _open(path: str) -> MappedFile:
     return file
 
 
-def skeleton_of(file: MappedFile, stand_ins: Placeholders) -> bytes:
-    """Return the bytes of the model with a stand-in for each large ``raw_data``."""
+def skeleton_of(file: MappedFile, placeholders: Placeholders) -> bytes:
+    """Return the bytes of a model with a placeholder for each large ``raw_data``."""
     released = 0
 
     def replace(offset: int, length: int) -> bytes:
-        return stand_ins.add(Span(file, offset, length))
+        return placeholders.add(Span(file, offset, length))
 
     def passed(position: int) -> None:
         nonlocal released
@@ -413,19 +424,19 @@ def skeleton_of(file: MappedFile, stand_ins: Placeholders) -> bytes:
             released = position
 
     data = file.content.data
-    told = passed if file.size > _RELEASE_STEP else None
+    callback = passed if file.size > _RELEASE_STEP else None
     try:
-        pieces, _ = wire.rewrite(data, LARGE, replace, passed=told)
+        pieces, _ = wire.rewrite(data, LARGE, replace, passed=callback)
     except wire.WireError as error:
-        raise ModelError(f"not an ONNX model, or damaged ({error})") from None
-    if told is not None:
+        raise ModelError(f"not an ONNX model, or damaged: {error}") from None
+    if callback is not None:
         file.release()
     released = 0
-    return wire.join(data, pieces, passed=told)
+    return wire.join(data, pieces, passed=callback)
 
 
 class ExternalData:
-    """Finds, checks and maps the data files of the model at a path."""
+    """The data files of the model at a path, which are checked and mapped on demand."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -433,12 +444,18 @@ class ExternalData:
         self.files: dict[str, MappedFile] = {}
 
     def tensor(self, tensor: ir.ExternalTensor, name: str) -> SharedExternalTensor:
-        """Return the tensor with its data located. Errors name it ``name``."""
+        """Return a tensor with the position of its data; errors name it ``name``.
+
+        Raises:
+            ExternalDataError: The data file is missing, invalid or too short.
+        """
         length = data_bytes(tensor.dtype, tensor.shape)
-        if tensor.length and tensor.length != length:  # 0, too, is to the end of the file
+        if (
+            tensor.length and tensor.length != length
+        ):  # a length of 0 also means the rest of the file
             reason = (
-                f"tensor {name!r} of type {shaped(tensor.dtype, tensor.shape)} takes "
-                f"{length} bytes, its length says {tensor.length}"
+                f"tensor {name!r} of type {shaped(tensor.dtype, tensor.shape)} requires "
+                f"{length} bytes, but the length of its external data is {tensor.length}"
             )
             raise ExternalDataError(reason, file=self.path)
         return SharedExternalTensor(
@@ -446,48 +463,51 @@ class ExternalData:
         )
 
     def open(self, location: str) -> MappedFile:
-        """Map the file at a location, which is checked."""
+        """Check a location, and map its file."""
         if location not in self.files:
             self.files[location] = MappedFile.open(check_location(location, self.path))
         return self.files[location]
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return whether ``path`` is strictly below ``folder``; both absolute and without links."""
+    """Return whether ``path`` is inside ``folder``; both are absolute and contain no links."""
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
 def check_location(location: str | bytes, model: str) -> str:
-    """Return the path of external data of the model at a path.
+    """Return the path of external data at ``location`` of the model at the path ``model``.
 
-    They lie in the folder of the model or, where the model is a symbolic link, in the folder of the
-    file it leads to: in a content-addressed store both the model and its data are links into the
-    same folder. protobuf gives bytes for a location that is not UTF-8.
+    The data must be in the folder of the model. If the model is a symbolic link, they may also be
+    in the folder of its target: in a content-addressed store, the model and its data are links into
+    the same folder. protobuf returns bytes for a location that is not UTF-8.
+
+    Raises:
+        ExternalDataError: The location is invalid.
     """
 
-    def refuse(why: str) -> ExternalDataError:
-        return ExternalDataError(f"external data location {location!r} {why}", file=model)
+    def invalid(reason: str) -> ExternalDataError:
+        return ExternalDataError(f"external data location {location!r} {reason}", file=model)
 
     if not isinstance(location, str):
-        raise refuse("is not UTF-8 text")
+        raise invalid("is not UTF-8 text")
     if not location or "\0" in location:
-        raise refuse("is not a file name")
+        raise invalid("is not a file name")
     normal = location.replace("\\", "/")
     if os.path.isabs(location) or normal.startswith("/") or normal[1:2] == ":":
-        raise refuse("is an absolute path")
+        raise invalid("is an absolute path")
     if ".." in normal.split("/"):
-        raise refuse("leads out of the model's folder")
+        raise invalid("is outside of the model's folder")
     folder = os.path.dirname(os.path.abspath(model))
     path = os.path.join(folder, location)
     real = os.path.realpath(path)
     roots = (os.path.realpath(folder), os.path.dirname(os.path.realpath(model)))
     if not any(is_within(real, root) for root in roots):
-        raise refuse("is a symbolic link out of the model's folder")
+        raise invalid("is a symbolic link to a file outside of the model's folder")
     return path
 
 
 def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return all tensors of the model but those in training information."""
+    """Return all tensors of the model, without those in training information."""
     roots = (proto.graph, *proto.functions)
     inside = (message for root in roots for message in messages_in(root))
     return [message for message in inside if isinstance(message, onnx.TensorProto)]

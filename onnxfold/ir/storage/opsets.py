@@ -1,4 +1,4 @@
-"""The opset of ONNX in models that import other opsets only."""
+"""Determine the opset of ONNX in models that import only other opsets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from onnxfold.support import files
 from onnxfold.support.onnxruntime_sessions import open_session, session_options
 
 ONNX_DOMAINS = ("", "ai.onnx")
-"""The names of ONNX's own domain."""
+"""The names of the domain of ONNX."""
 
 
 @functools.cache
 def assumed_opset() -> int:
-    """Return the version of ONNX's opset that onnxruntime assumes if none is imported.
+    """Return the version of ONNX's opset that onnxruntime assumes if it is not imported.
 
-    It is the newest one that onnxruntime supports. No function of onnxruntime returns it, but
-    onnxruntime writes it into a model that it saves.
+    It is the newest version that onnxruntime supports. onnxruntime has no function that returns it,
+    but writes it into models that it saves.
     """
-    shape = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    operand = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    graph = onnx.helper.make_graph([node], "assumed", [shape], [result])
+    graph = onnx.helper.make_graph([node], "assumed", [operand], [result])
     other = [onnx.helper.make_opsetid("com.microsoft", 1)]
     model = onnx.helper.make_model(graph, opset_imports=other, ir_version=7)
     options = session_options(threads=1)
@@ -42,7 +42,7 @@ def onnx_opset(imports: Mapping[str, int]) -> int:
     """Return the version of ONNX's opset in a model with these imports.
 
     If only other domains are imported, it is the version that onnxruntime assumes. Without any
-    import, as in models of IR version 1 and 2, it is 1.
+    imports, as in models of IR versions 1 and 2, it is 1.
     """
     for domain in ONNX_DOMAINS:
         if domain in imports:
@@ -51,9 +51,9 @@ def onnx_opset(imports: Mapping[str, int]) -> int:
 
 
 def required_imports(model: ir.Model) -> dict[str, int]:
-    """Return the opsets that a model imports, and that of ONNX if its nodes require it.
+    """Return the imported opsets of a model, with the opset of ONNX if its nodes require it.
 
-    The version that onnxruntime assumes becomes explicit because the model is optimized for it.
+    The version that onnxruntime assumes becomes explicit, because the model is optimized for it.
     """
     imports = dict(model.opset_imports)
     if not imports or not imports.keys().isdisjoint(ONNX_DOMAINS):
@@ -64,5 +64,5 @@ def required_imports(model: ir.Model) -> dict[str, int]:
 
 
 def import_onnx_opset(model: ir.Model) -> None:
-    """Import the opset of ONNX if nodes of a model require it. See `required_imports`."""
+    """Import the opset of ONNX if nodes of a model require it; see `required_imports`."""
     model.opset_imports.update(required_imports(model))

@@ -1,17 +1,20 @@
-"""Writing models: where the files go, and putting them in place: either wholly or not at all.
+"""Write models atomically: the target is either the old model or the complete new one.
 
-All files are written and synced first, under temporary names. The commit is the rename of the model
-over its target. Data that the old model does not refer to are renamed to their place just before.
+First, all files are written and synced under temporary names. The commit is the rename of the model
+over its target. A data file whose final name is not used by the old model is renamed just before
+the commit.
 
-Where the old model refers to a data file of the same name, no call renames both at once:
+If the old model refers to a data file with the same name, both files would have to be renamed in
+one step, which is impossible. The save then has three steps:
 
-1. a model that refers to the data by their temporary name is renamed over the target (the commit),
-2. the data, which have another temporary name as well, are renamed to their place by that,
-3. a model that refers to the usual name is renamed over the target.
+1. A model that refers to the data by their temporary name is renamed over the target. This is the
+   commit.
+2. The data have a second temporary name, which is renamed to the final name.
+3. A model that refers to the final name is renamed over the target.
 
-At any moment the model at the target refers to the data that it was written with. Data files that
-no model refers to any more are removed: by the save that replaced their model, or, if that was
-killed, by the next save to the same target.
+At any time, the model at the target refers to its own data. Data files without a model that refers
+to them are removed by the save that replaced their model. If that save was killed, the next save to
+the same target removes them.
 """
 
 from __future__ import annotations
@@ -44,18 +47,18 @@ from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError, about
 from onnxfold.support.files import NewFile
 from onnxfold.support.forks import cached_property
 
-# Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
-# names, should the process be killed before the temporary one is removed.
+# Data of up to this many bytes are copied to get a second name; larger ones are linked. onnx does
+# not read files with several hard links, which remain if the process is killed.
 _COPIED = 64 << 20
 
 
 @dataclass(frozen=True)
 class SaveReport:
-    """What a save did.
+    """The result of a save.
 
     Attributes:
-        bytes_total: Length of all files written.
-        bytes_shared: Tensors not written but referred to where they are.
+        bytes_total: Bytes of all written files.
+        bytes_shared: Bytes of tensors in existing files to which the model refers.
     """
 
     bytes_total: int
@@ -75,66 +78,70 @@ def save(
     plan: SavePlan | None = None,
     check: Callable[[str], None] | None = None,
 ) -> SaveReport:
-    """Write ``model`` to ``path``; memory does not grow with its tensors.
+    """Write ``model`` to ``path`` with memory that does not grow with its tensors.
 
-    Safe in place: the model may have been loaded from the very path, and stays usable. Whatever
-    happens, the path leads to the old model or to the complete new one.
+    The model may have been loaded from the same path, and remains usable. At any time, ``path``
+    refers to the old model or to the complete new one.
 
     Args:
-        model: The model; unchanged afterwards.
-        path: The file to write; a symbolic link is followed.
-        external_data: False for one file, True for a data file ``NAME.onnx.data`` beside it, a
-            string for a data file of that name. None: as the model came, but external above 2 GiB.
-        share_weights: Do not write tensors that already are in a file at or below the folder of
-            ``path``; refer to them there. Implies external data.
-        fsync: Wait until the files are on the disk before they are put in place.
-        threads: How many threads compute and write.
-        progress: Called in the calling thread with bytes written and bytes to write.
-        plan: What `planned` gave for the model as it still is, used if no layout is asked for.
-        check: Called with the path of the written model before it is put in place; an exception of
-            it leaves everything as it was.
+        model: The model, which is not changed.
+        path: The path of the file to write; symbolic links are followed.
+        external_data: False for a single file, True for a data file ``NAME.onnx.data`` in the same
+            folder, or the name of the data file. None selects the layout of the source, and
+            external data above 2 GiB.
+        share_weights: Whether to refer to tensors in files in the folder of ``path`` or its
+            subfolders, instead of writing them. Implies external data.
+        fsync: Whether to wait until the files are on the disk before they replace the old ones.
+        threads: The number of threads that compute and write.
+        progress: Called in the calling thread with the numbers of written bytes and of all bytes.
+        plan: The result of `planned` for the unchanged model. It is used if neither
+            ``external_data`` nor ``share_weights`` selects a layout.
+        check: Called with the path of the written model before it replaces the old one. If it
+            raises an exception, all files remain unchanged.
 
     Raises:
-        UsageError: The arguments do not go together, or a file that is in use would be replaced.
-        ModelError: The model cannot be serialized, or a file that it was loaded from was changed.
-        OnnxFoldError: The disk is full, the folder is missing or not writable...
+        UsageError: The arguments conflict, or a file that is in use would be replaced.
+        ModelError: The model cannot be serialized, or a file of its source was changed.
+        OnnxFoldError: The files cannot be written, for example because the disk is full.
     """
     name = os.fsdecode(os.fspath(path))
     target = real_target(name)
     sources = Sources(model, target, tensors_of(model) if plan is None else plan.placed)
     sources.check_target()
-    forced = external_data if isinstance(external_data, str) else None
+    data_name = external_data if isinstance(external_data, str) else None
     locks = {target}
     if share_weights and external_data is False:
         raise UsageError("weights can be shared only with external data", file=target)
-    if forced is not None:
-        if forced in ("", ".", "..") or os.path.basename(forced) != forced or "\0" in forced:
-            reason = f"data file {forced!r} must be a plain file name: it lies beside the model"
+    if data_name is not None:
+        is_name = data_name not in ("", ".", "..") and os.path.basename(data_name) == data_name
+        if not is_name or "\0" in data_name:
+            reason = f"data file {data_name!r} must be a plain file name in the model's folder"
             raise UsageError(reason, file=target)
-        if os.path.join(os.path.dirname(target), forced) == target:
+        if os.path.join(os.path.dirname(target), data_name) == target:
             raise UsageError("the data file cannot have the name of the model", file=target)
-        # Processes that give a data file another name than the model's could give it the same name.
-        locks.add(os.path.join(os.path.dirname(target), forced))
+        # another process may select the same name for the data of another model
+        locks.add(os.path.join(os.path.dirname(target), data_name))
     try:
         if plan is None or external_data is not None or share_weights:
             share = sharer(os.path.dirname(target), target) if share_weights else None
             with about(target):
                 plan = planned(model, external_data, share)
         with contextlib.ExitStack() as stack:
-            found = [*map(stack.enter_context, map(files.locked, sorted(locks)))]
-            # First: the disk may be full of it, or the name of the data file be taken.
-            commit = Commit(target, sources, fsync=fsync, killed=any(found))
-            data_path = _data_path(plan, target, forced, sources)
+            were_killed = [stack.enter_context(files.locked(path)) for path in sorted(locks)]
+            # This is first, because remains of a killed save may fill the disk or take the name of
+            # the data file.
+            commit = Commit(target, sources, fsync=fsync, killed=any(were_killed))
+            data_path = _data_path(plan, target, data_name, sources)
             folder = os.path.realpath(os.path.dirname(name) or ".")
             if (data_path or plan.locations) and folder != os.path.dirname(target):
                 reason = (
                     f"is a symbolic link to {target!r}: a model with external data cannot be read "
-                    "through a link from another folder; give the real path"
+                    "through a link in another folder; use the real path"
                 )
                 raise UsageError(reason, file=name)
             size = commit.run(plan, data_path, threads, progress, check)
     except Exception as error:
-        sources.check_unchanged()  # that may be why
+        sources.check_unchanged()  # a change may be the reason of the error
         if isinstance(error, OSError) and not isinstance(error, OnnxFoldError):
             raise files.os_error(error, target) from error
         raise
@@ -142,60 +149,64 @@ def save(
 
 
 def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """See that a loaded model may be saved to ``path``, as far as is known before it is changed."""
+    """Check that a loaded model may be saved to ``path``, before the model is changed.
+
+    Raises:
+        UsageError: The path cannot be written, or is a data file of the model.
+    """
     Sources(model, real_target(os.fsdecode(os.fspath(path)))).check_target()
 
 
 def real_target(path: str) -> str:
-    """Return the absolute path of the file to write, links followed."""
+    """Return the absolute path of the file to write, with symbolic links resolved."""
     files.check_path(path)
     real = os.path.realpath(path)
-    _check_place(path)
+    _check_replaceable(path)
     if not os.path.isdir(os.path.dirname(real)):
         raise UsageError("cannot be written: its folder does not exist", file=path)
     return real
 
 
-def _check_place(path: str) -> None:
-    """See that there is nothing, or a file that may be replaced."""
+def _check_replaceable(path: str) -> None:
+    """Check that ``path`` does not exist, or is a regular file."""
     if os.path.isdir(path):
         raise UsageError("cannot be written: it is a folder", file=path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError("cannot be written: it is not a regular file", file=path)
 
 
-def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources) -> str | None:
+def _data_path(plan: SavePlan, target: str, name: str | None, sources: Sources) -> str | None:
     """Return the path of the data file, or None if all tensors are in the model file."""
     if plan.data is None:
         return None
     folder = os.path.dirname(target)
     shared = {os.path.join(folder, location) for location in plan.locations}
-    path = os.path.join(folder, forced or os.path.basename(target) + ".data")
+    path = os.path.join(folder, name or os.path.basename(target) + ".data")
     if path in shared:
-        if forced is not None:
-            raise UsageError(f"{forced!r} holds weights that are to be shared", file=target)
+        if name is not None:
+            reason = (
+                f"{name!r} contains weights to be shared; select another name for the data file"
+            )
+            raise UsageError(reason, file=target)
         number = 1
         while os.path.lexists(path):
             path = os.path.join(folder, f"{os.path.basename(target)}.{number}.data")
             number += 1
     if not files.is_text(os.path.basename(path)):
-        raise UsageError(
-            f"a model cannot refer to the data file {os.path.basename(path)!r}, whose name is not "
-            "UTF-8 text; give another name for the data file",
-            file=target,
-        )
-    _check_place(path)
+        reason = f"the name of the data file {os.path.basename(path)!r} is not UTF-8 text"
+        raise UsageError(f"{reason}; select another name for the data file", file=target)
+    _check_replaceable(path)
     sources.check_data(path)
     return path
 
 
 class Sources:
-    """The model file and the data files of a model about to be written to ``target``.
+    """The model file and the data files of a model that will be written to ``target``.
 
-    The model file may be replaced, and its data files together with it. Otherwise a data file may
-    hold weights of another model. Files are compared by inode and by name: links, and file systems
-    that ignore case, give a file several names. ``tensors`` of the model may be in other files than
-    those it was loaded from.
+    The model file may be replaced together with its data files. Otherwise, a data file may contain
+    weights of another model. Files are compared by inode and by name, because links and
+    case-insensitive file systems give a file several names. ``tensors`` of the model may also be in
+    files from which it was not loaded.
     """
 
     def __init__(
@@ -214,42 +225,45 @@ class Sources:
 
     @cached_property
     def replaced(self) -> set[str]:
-        """The data files of the model at the target; must be read before it is replaced."""
+        """The data files of the model at the target, which must be read before it is replaced."""
         with contextlib.suppress(ModelError):
             return external_locations(self._target)
         return set()
 
     def check_unchanged(self) -> None:
-        """Check that no other program has changed the files since they were read."""
+        """Check that no other program changed the files since they were read."""
         for file in self._all:
             file.check()
 
     def include(self, path: str) -> bool:
         """Return whether ``path`` is one of the files."""
-        return _holds(self._all, path)
+        return _includes(self._all, path)
 
     def check_target(self) -> None:
-        """Check that the target is no data file of the source."""
-        if _holds(self._data, self._target):
-            reason = f"holds weights of {self._name!r}; give another path for the model"
+        """Check that the target is not a data file of the source."""
+        if _includes(self._data, self._target):
+            reason = f"contains weights of {self._name!r}; select another path for the model"
             raise UsageError(reason, file=self._target)
 
     def check_data(self, path: str) -> None:
         """Check that ``path`` is neither the source nor a data file of another model."""
-        if _holds(self._loaded[:1], path):
-            raise UsageError("is the model itself; give another name for the data file", file=path)
+        remedy = "select another name for the data file"
+        if _includes(self._loaded[:1], path):
+            raise UsageError(f"is the model itself; {remedy}", file=path)
         if user := self.user(path):
-            reason = f"holds weights of {user!r}; give another name for the data file"
-            raise UsageError(reason, file=path)
+            raise UsageError(f"contains weights of {user!r}; {remedy}", file=path)
 
     def user(self, path: str) -> str | None:
-        """Return a remaining model that refers to the data file: the source, or one beside it."""
+        """Return the name of a remaining model that refers to the data file, or None.
+
+        It is the source, or another model in the folder.
+        """
         data = self._data
-        stays = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
-        if not stays:
-            # The model of a tensor not loaded by `load` is unknown.
+        is_kept = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
+        if not is_kept:
+            # only files of tensors that were not loaded by `load` may belong to another model
             data = data.difference(self._loaded)
-        if _holds(data, path) and (stays or os.path.basename(path) not in self.replaced):
+        if _includes(data, path) and (is_kept or os.path.basename(path) not in self.replaced):
             return self._name
         return other_user(path, self._target)
 
@@ -259,12 +273,14 @@ class Sources:
 
 
 def other_user(data_path: str, target: str) -> str | None:
-    """Return a model in the folder, other than ``target``, that refers to the data file: what has
-    the usual suffix, and what may be a copy of a model, such as ``NAME.onnx.bak`` or ``NAME.old``.
+    """Return the name of another model than ``target`` in the folder that refers to the data file.
+
+    Models are files with the suffix ``.onnx``, and files that may be copies of a model, such as
+    ``NAME.onnx.bak`` or ``NAME.old``. The result is None if no model refers to the data file.
     """
     folder, name = os.path.split(data_path)
-    stem = re.escape(os.path.splitext(os.path.basename(target))[0])
-    models = re.compile(rf".*\.onnx|[^.].*\.onnx.*|{stem}\..*", re.DOTALL | re.IGNORECASE)
+    base = re.escape(os.path.splitext(os.path.basename(target))[0])
+    models = re.compile(rf".*\.onnx|[^.].*\.onnx.*|{base}\..*", re.DOTALL | re.IGNORECASE)
     if os.path.lexists(data_path):
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -276,8 +292,8 @@ def other_user(data_path: str, target: str) -> str | None:
     return None
 
 
-def _holds(files: Collection[MappedFile], path: str) -> bool:
-    """Return whether ``path`` is one of the files, by any name."""
+def _includes(files: Collection[MappedFile], path: str) -> bool:
+    """Return whether ``path`` is any name of one of the files."""
     if not files:
         return False
     try:
@@ -289,9 +305,10 @@ def _holds(files: Collection[MappedFile], path: str) -> bool:
 
 
 class Commit:
-    """Writes the files of a model and puts them in place; the target's lock must be held.
+    """Writes the files of a model and renames them to their final names.
 
-    If an earlier save to the target was killed, what it left is removed first.
+    The caller holds the lock of the target. If an earlier save to the target was killed, its
+    remaining files are removed first.
     """
 
     def __init__(self, target: str, sources: Sources, *, fsync: bool, killed: bool) -> None:
@@ -315,7 +332,7 @@ class Commit:
         progress: Callable[[int, int], None] | None,
         check: Callable[[str], None] | None,
     ) -> int:
-        """Write the files and put them in place; return their length in bytes. See `save`."""
+        """Write the files, rename them, and return their length in bytes; see `save`."""
         name = os.path.basename(data_path or "")
         may_replace = self._own or os.path.lexists(data_path or "")
         replaced = self._sources.replaced if may_replace else set()
@@ -323,47 +340,48 @@ class Commit:
         plans: list[tuple[FilePlan, str, str | None]] = []
         if plan.data is not None and data_path is not None:
             plans.append((plan.data, data_path, path))
-            if name in replaced or check is not None:  # refers to the data by their temporary name
+            if name in replaced or check is not None:
+                # this model refers to the data by their temporary name
                 plans.append((plan.model(os.path.basename(path)), self._target, None))
         plans.append((plan.model(name), self._target, None))
         total = 0
         if progress is not None:
             total += sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
-            total += sum(place.length for file, _, _ in plans for place in file.tensors)
+            total += sum(hole.length for file, _, _ in plans for hole in file.tensors)
         writer = Writer(threads, total, progress)
         moves: list[tuple[NewFile, str]] = []
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as uninterrupted:
-            # First: a thread that is starting when a signal comes would not be waited for.
+            # The thread starts here: a signal during its start would prevent waiting for it.
             uninterrupted.submit(int).result()
-            for file, place, temporary in plans:
+            for file, destination, temporary in plans:
                 try:
-                    new = stack.enter_context(files.new_file(place, temporary))
+                    new = stack.enter_context(files.new_file(destination, temporary))
                     write_plan(new.fd, file, writer, uninterrupted if self._fsync else None)
                     if self._fsync:
                         system.sync_file(new.fd)
                     new.close()
                 except OSError as error:
-                    raise files.os_error(error, place) from error
-                moves.append((new, place))
-            if check is not None:  # the data are still under their temporary name
+                    raise files.os_error(error, destination) from error
+                moves.append((new, destination))
+            if check is not None:  # the data still have their temporary name
                 check(moves[-2 if len(moves) == 3 else -1][0].path)
             if name not in replaced:
-                del moves[1:-1]  # the model that only the check has read
+                del moves[1:-1]  # only the check reads this model
             self._sources.check_unchanged()
             unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
             used = {name, *plan.locations}
-            # Signals interrupt the main thread; leaving the context waits for the other one.
-            uninterrupted.submit(self._place, moves, unused, used).result()
+            # Signals interrupt only the main thread. Leaving the context waits for the other one.
+            uninterrupted.submit(self._rename, moves, unused, used).result()
         return plans[-1][0].size + (plan.data.size if plan.data is not None else 0)
 
-    def _place(self, moves: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
-        """Rename everything to its place; see the top of this file."""
+    def _rename(self, moves: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
+        """Rename all files to their final names; see the docstring of this module."""
         first = moves[0][0].path
         try:
             if len(moves) == 3:
-                data, bridge, model = moves
+                data, temporary_model, model = moves
                 self._give_second_name(data[0])
-                moves = [bridge, data, model]
+                moves = [temporary_model, data, model]
             for new, path in moves:
                 replace_file(new.path, path, self._target)
                 if self._fsync:
@@ -374,8 +392,9 @@ class Commit:
             self._remove_unused(unused)
 
     def _give_second_name(self, data: NewFile) -> None:
-        """Have the data under another temporary name too, which is gone at the end."""
-        first, data.path = data.path, files.temporary_path(self._target)
+        """Link or copy the data to another temporary name, which will be renamed."""
+        first = data.path
+        data.path = files.temporary_path(self._target)
         if os.path.getsize(first) > _COPIED:
             with contextlib.suppress(OSError):  # a file system without links
                 os.link(first, data.path)
@@ -385,11 +404,11 @@ class Commit:
             system.sync_path(data.path)
 
     def _remove_unused(self, names: Iterable[str]) -> None:
-        """Remove data files that no model refers to: the target, a source, or one beside them."""
+        """Remove data files to which no model in the folder and no source refers."""
         paths = [os.path.join(os.path.dirname(self._target), name) for name in names]
-        with contextlib.suppress(OSError, ModelError):  # of a target that cannot be read
+        with contextlib.suppress(OSError, ModelError):  # the target may be unreadable
             for path in filter(os.path.isfile, paths):
-                there = os.path.exists(self._target)
-                named = external_locations(self._target) if there else set()
-                if os.path.basename(path) not in named and self._sources.user(path) is None:
+                exists = os.path.exists(self._target)
+                locations = external_locations(self._target) if exists else set()
+                if os.path.basename(path) not in locations and self._sources.user(path) is None:
                     remove_file(path, self._target)

@@ -1,4 +1,4 @@
-"""Mapped files, and tensors that are views of them or of memory."""
+"""Mapped files, and tensors that view files or memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
 
 class _MappedFiles:
-    """The files that this process has mapped; those that are opened by path are mapped once."""
+    """The files mapped by this process; a file that is opened by path is mapped once."""
 
     def __init__(self) -> None:
         self.lock = forks.Lock()
@@ -43,14 +43,15 @@ class _MappedFiles:
 
 
 class MappedFile:
-    """A regular file, or a part of one, mapped read-only; the descriptor may be closed afterwards.
+    """A read-only mapping of a regular file, or of a part of it.
 
-    The mapping keeps its content if another file is renamed over the path or the path is removed.
-    If another program truncates the file, the process crashes. A part starts at ``offset``, a
-    multiple of ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
+    The descriptor may be closed after the mapping is created. The mapping keeps its content if
+    another file is renamed over the path, or if the path is removed. If another program truncates
+    the file, the process crashes. A part starts at ``offset``, which is a multiple of
+    ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
 
     Attributes:
-        content: The bytes: 1-D, read-only; a view keeps the mapping alive.
+        content: The bytes as a read-only 1-D array; a view keeps the mapping alive.
         key: (device, inode, modification time in ns, size in bytes) of the file.
     """
 
@@ -71,7 +72,7 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
-        """Map the file at ``path``, which must be a regular one, or return its existing mapping."""
+        """Map the regular file at ``path``, or return its existing mapping."""
         path = os.fspath(path)
         fd = open_to_read(path)
         try:
@@ -92,9 +93,9 @@ class MappedFile:
             os.close(fd)
 
     def release(self, offset: int = 0, length: int | None = None) -> None:
-        """Release the memory of the pages wholly inside the range (bytes).
+        """Release the memory of the pages that are completely inside a range of bytes.
 
-        The content stays readable: a released page is read again on access.
+        The content remains readable: a released page is read again on access.
         """
         start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = self.size if length is None else min(offset + length, self.size)
@@ -105,7 +106,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int | None]:
-        """Open the file again; None if its path is no longer this file."""
+        """Open the file again; yield None if its path now refers to another file."""
         try:
             fd = open_to_read(self.path)
         except OSError:
@@ -117,8 +118,10 @@ class MappedFile:
             os.close(fd)
 
     def identity(self) -> str | None:
-        """Return what no other content of a file has; None if the file is no longer at its path, or
-        was changed so recently that another change could leave the same times.
+        """Return a key that differs for every content of a file.
+
+        It is None if the file is no longer at its path, or if it changed so recently that another
+        change could have the same timestamps.
         """
         with self.descriptor() as fd:
             changed = None if fd is None else os.fstat(fd).st_ctime_ns
@@ -127,16 +130,19 @@ class MappedFile:
         return f"{self.key} {changed}"
 
     def check(self) -> None:
-        """Check that no other program has changed or replaced the file since it was mapped.
+        """Check that no other program changed or replaced the file since it was mapped.
 
         It may have been removed, or replaced by this process.
+
+        Raises:
+            ModelError: The file was changed.
         """
         if not (self.is_at(self.path) or self._replaced or not os.path.exists(self.path)):
             reason = "was changed by another program while it was being read"
             raise ModelError(reason, file=self.path)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Return whether ``path`` is this very file, unchanged since it was mapped."""
+        """Return whether ``path`` is this file, unchanged since it was mapped."""
         try:
             return _key(os.stat(path)) == self.key
         except OSError:
@@ -144,35 +150,35 @@ class MappedFile:
 
 
 class Span(NamedTuple):
-    """The position in a file of the stored bytes of a tensor (little-endian, packed)."""
+    """The position of the stored bytes of a tensor, little-endian and packed, in a file."""
 
     file: MappedFile
     offset: int
     length: int
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes: 1-D, read-only, not copied."""
+        """Return the bytes as a read-only 1-D view."""
         return self.file.content[self.offset : self.offset + self.length]
 
 
 def replace_file(new: str, path: str, target: str) -> None:
-    """Rename a new file over ``path``; mappings of the old one by this process stay valid.
+    """Rename a new file over ``path``; mappings of the old file in this process remain valid.
 
     Args:
         new: The path of the new file.
-        path: The path that it gets.
-        target: The model that the file belongs to, whose lock must be held.
+        path: The path of the file to replace.
+        target: The path of the model with this file; the caller holds its lock.
     """
     file = _replaced_file(path)
     _remove_at_end(files.put_in_place(new, path, target), file)
 
 
 def remove_file(path: str, target: str) -> None:
-    """Remove ``path``, ignoring errors; mappings of it by this process stay valid.
+    """Remove ``path``, ignoring errors; mappings of it in this process remain valid.
 
     Args:
-        path: The file.
-        target: The model that the file belonged to, whose lock must be held.
+        path: The path of the file.
+        target: The path of the model that had this file; the caller holds its lock.
     """
     file = _replaced_file(path)
     _remove_at_end(files.remove_of(target, path), file)
@@ -189,7 +195,7 @@ def _replaced_file(path: str) -> MappedFile | None:
 
 
 def _remove_at_end(aside: str | None, file: MappedFile | None) -> None:
-    """Remove the old file when its mapping ends; Windows does not remove it before."""
+    """Remove the old file when its mapping ends; Windows does not remove mapped files."""
     if aside is not None and file is not None and file._map is not None:
         THIS_PROCESS.close_with(file._map, functools.partial(files.remove, aside))
 
@@ -199,34 +205,33 @@ def _key(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """Return the shape of a tensor without the check in ``shape.numpy()`` that it is static."""
+    """Return the shape of a tensor, without the check of ``shape.numpy()`` for static sizes."""
     return tensor.shape.dims  # type: ignore[return-value]
 
 
 def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     """Return the number of bytes that the elements of a tensor take in a file.
 
-    Sub-byte types are packed and rounded up. For strings it is an estimate. A tensor without a
-    type, as in an empty attribute, takes none.
+    Sub-byte types are packed, and the number is rounded up. It is an estimate for strings, and 0
+    for tensors without a type, which empty attributes have.
     """
     count: int = math.prod(shape)
     return -(-count * _BITS[dtype] // 8)
 
 
 class StoredTensor:
-    """Base of tensors with read-only elements in memory or in a mapped file."""
+    """Base class of tensors with read-only elements in memory or in a mapped file."""
 
     __slots__ = ()
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """Return the stored bytes (little-endian, packed): 1-D, read-only, not copied."""
+        """Return a read-only 1-D view of the stored bytes, little-endian and packed."""
         raise NotImplementedError
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the values, read-only: a view for dtypes of at least 8 bits.
+        """Return the elements, read-only: a view for dtypes of at least 8 bits.
 
-        The view may be unaligned, as in the file, which NumPy supports. Sub-byte dtypes are
-        unpacked at every call.
+        The view may be unaligned, which NumPy supports. Sub-byte dtypes are unpacked in every call.
         """
         dtype: ir.DataType = self.dtype  # type: ignore[attr-defined]
         if dtype.bitwidth >= 8:
@@ -258,7 +263,7 @@ class StoredTensor:
 
 
 class ViewTensor(StoredTensor, TensorBase):
-    """A tensor that is a view of bytes in memory, or in the .onnx file itself.
+    """A tensor that views bytes in memory or in the .onnx file.
 
     Attributes:
         span: The position of the bytes in a file; None if they are in memory.
@@ -273,7 +278,7 @@ class ViewTensor(StoredTensor, TensorBase):
         shape: ir.Shape,
         **about: Any,
     ) -> None:
-        """Wrap ``data``: the stored bytes (1-D, little-endian, packed) or their place in a file."""
+        """Create a view of stored bytes (1-D, little-endian, packed) or of a span of a file."""
         super().__init__(**about)
         self.span = data if isinstance(data, Span) else None
         self.raw = data.array() if isinstance(data, Span) else data
@@ -289,11 +294,11 @@ class ViewTensor(StoredTensor, TensorBase):
 
 
 class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
-    """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
+    """An ``ir.ExternalTensor`` that reads the mapping shared by all tensors of its file.
 
-    Its location was checked when the model was loaded, and is not checked again. In particular, a
-    file with several hard links is accepted, which onnx-ir refuses: ``cp -al`` makes such folders,
-    and a user who can create a hard link there could create a file, too.
+    Its location was checked when the model was loaded, and is not checked again. onnx-ir rejects a
+    file with several hard links, but this class accepts it: ``cp -al`` creates such folders, and a
+    user who can create a hard link there can also create a file.
 
     Attributes:
         span: The position of the bytes; None if the tensor has no elements.
@@ -302,7 +307,7 @@ class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
     __slots__ = ("span",)
 
     def __init__(self, tensor: ir.ExternalTensor, span: Span | None, base_dir: str) -> None:
-        """Wrap ``tensor``, whose bytes are at ``span`` (None if it has no elements)."""
+        """Create a tensor with the properties of ``tensor`` and its bytes at ``span``."""
         super().__init__(
             tensor.location,
             tensor.offset,
@@ -317,23 +322,23 @@ class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
         self.span = span
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """Return the stored bytes: 1-D, read-only, not copied."""
+        """Return a read-only 1-D view of the stored bytes."""
         if not self.valid():
-            raise ValueError(f"the data file of {self.name!r} was written over")
+            raise ValueError(f"the data file of {self.name!r} was overwritten")
         return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
 
     def release(self) -> None:
-        """Release the memory of its pages; the tensor stays usable."""
+        """Release the memory of its pages; the tensor remains usable."""
         if self.span is not None:
             self.span.file.release(self.span.offset, self.span.length)
 
 
 def span_of(tensor: ir.TensorProtocol) -> Span | None:
-    """Return the position of the stored bytes of ``tensor`` in a file; None if they are not in one.
+    """Return the position of the stored bytes of ``tensor`` in a file; None if it has none.
 
-    Another library's ``ir.ExternalTensor`` is opened by its path, see `located`.
+    The file of an ``ir.ExternalTensor`` of another library is opened by its path; see `located`.
     """
-    span = getattr(tensor, "span", None)  # also the attribute of other classes of tensors
+    span = getattr(tensor, "span", None)  # classes of other libraries may have this attribute
     if isinstance(span, Span):
         return span
     if is_a(tensor, ir.ExternalTensor):
@@ -347,8 +352,14 @@ def located(
 ) -> Span | None:
     """Return the position of the data of a tensor; None if it has no elements.
 
-    ``open_file`` maps the file at a location. If that is missing or too short, the error names the
-    file ``named`` and the tensor ``name``.
+    Args:
+        tensor: The tensor.
+        open_file: Maps the file at a location.
+        named: The path of the file that errors name.
+        name: The name of the tensor in errors.
+
+    Raises:
+        ExternalDataError: The data file is missing or too short.
     """
     length = data_bytes(tensor.dtype, tensor.shape)
     offset = tensor.offset or 0
@@ -362,18 +373,19 @@ def located(
     else:
         if offset + length <= file.size:
             return Span(file, offset, length)
-        reason = f"has {file.size} bytes, the tensor needs {offset + length}"
+        reason = f"has {file.size} bytes, but the tensor requires {offset + length}"
     reason = f"tensor {name!r}: external data file {location!r} {reason}"
     raise ExternalDataError(reason, file=named)
 
 
 def is_streamed(tensor: object) -> bool:
-    """Return whether the bytes of a tensor are produced tile by tile.
+    """Return whether the bytes of a tensor are computed in tiles.
 
-    ``tiles(nbytes)`` yields independent tiles of about ``nbytes`` that cover the tensor exactly
-    once, to one thread at a time. ``release()`` is called once for each file, after writing or a
-    failure. Of the methods of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are called only
-    below a few KiB; with an attribute ``is_known`` that is true, below 64 KiB.
+    Such a tensor has two more methods. ``tiles(nbytes)`` yields independent tiles of about
+    ``nbytes`` bytes that cover the tensor exactly once. One thread at a time iterates over them.
+    ``release()`` is called once for each file, after writing or a failure. ``numpy()`` and
+    ``tobytes()`` are called only for tensors below a few KiB, or below 64 KiB if the attribute
+    ``is_known`` is true.
     """
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
@@ -381,9 +393,9 @@ def is_streamed(tensor: object) -> bool:
 def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer or of a ``Constant`` node; None for any other value.
 
-    An initializer that is also an input of its graph has a default value only, which callers may
-    override, so the result is None. It is also None if a ``Constant`` node refers to an attribute
-    of its function.
+    The tensor of an initializer that is also an input of its graph is a default value, which
+    callers may override, so the result is None. It is also None if a ``Constant`` node refers to
+    an attribute of its function.
     """
     if value.is_initializer():
         return None if value.is_graph_input() else value.const_value
@@ -399,12 +411,12 @@ def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def stored_or_default(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of a value as `stored_tensor` does, or the default value of an input."""
+    """Return the tensor of a value (see `stored_tensor`), or the default value of an input."""
     return stored_tensor(value) if value.producer() is not None else value.const_value
 
 
 def initializers_of(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of a graph with their tensors, default values of inputs included."""
+    """Yield the initializers of a graph with their tensors, including default values of inputs."""
     for value in graph.initializers.data.values():
         tensor = value.const_value
         if tensor is not None:
@@ -419,14 +431,14 @@ def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
 def tensors_in(
     graphs: Iterable[ir.Graph], functions: Iterable[ir.Function] = ()
 ) -> list[ir.TensorProtocol]:
-    """Return the tensors in graphs and their subgraphs, and in attributes of functions, each once.
+    """Return the tensors in graphs, their subgraphs and the attributes of functions, each once.
 
-    Attributes of functions are their default values.
+    Attributes of functions contain tensors in their default values.
     """
     found: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]
     pending = [*graphs]
-    for graph in pending:  # it grows meanwhile
+    for graph in pending:  # the list grows during the iteration
         for _, tensor in initializers_of(graph):
             found[id(tensor)] = tensor
         owners += nodes_in(graph)

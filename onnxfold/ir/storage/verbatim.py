@@ -1,7 +1,7 @@
-"""Write a loaded model again with changes in its protobuf message; all other content is copied.
+"""Write a loaded model with changes in its protobuf message; all other content is copied.
 
-`save` writes an ``ir.Model``, for which `decode` has made sparse tensors dense, put nodes in order
-and left training information out. The message of a file keeps all of that.
+`save` writes an ``ir.Model``. For it, `decode` converts sparse tensors, sorts nodes and discards
+training information. The message of the file keeps all of these.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from onnxfold.ir.storage.wire import Placeholders
 from onnxfold.support.errors import about
 
 _MOVED = ("location", "offset", "length", "checksum")
-"""Entries of external data that depend on the data file."""
+"""Keys of external data whose values depend on the data file."""
 
 
 class VerbatimModel:
     """The message of a model file, without the bytes of its large tensors.
 
     Attributes:
-        proto: The message, to be changed. The ``raw_data`` of large tensors are placeholders.
+        proto: The message, which can be changed. Large ``raw_data`` are placeholders.
     """
 
     def __init__(self, model: ir.Model) -> None:
-        """Read the message of a model that `load` has loaded."""
+        """Read the message of a model that was loaded by `load`."""
         self._model = model
         self._placeholders = Placeholders()
         self.proto = parse(skeleton_of(model.meta[FILES_KEY][0], self._placeholders))
@@ -49,7 +49,7 @@ class VerbatimModel:
     ) -> SaveReport:
         """Write the message and the bytes of its tensors; see `storage.save` for the arguments.
 
-        If ``path`` is the file of the model itself, its data files are not written again.
+        If ``path`` is the source of the model, its data files are not written again.
         """
         target = real_target(os.fsdecode(os.fspath(path)))
         is_replaced = target == os.path.realpath(self._model.meta[SOURCE_KEY])
@@ -60,7 +60,7 @@ class VerbatimModel:
         return save(self._model, path, plan=plan, fsync=fsync, progress=progress)
 
     def _plan(self, share: Callable[[Span], str | None]) -> SavePlan:
-        """Plan the files; ``share`` returns the location of a span that is not written again."""
+        """Plan the files; ``share`` returns the location of a shared span, or None."""
         data = DataPlan()
         locations: set[str] = set()
         shared: set[tuple[str, int, int]] = set()
@@ -79,7 +79,7 @@ class VerbatimModel:
                 shared.add((location, span.offset, span.length))
                 continue
             offset = data.add(tensor, span.length, span)
-            moved.append(_set_place(proto, offset, span.length))
+            moved.append(_set_position(proto, offset, span.length))
 
         def model_plan(location: str) -> FilePlan:
             for entry in moved:
@@ -93,7 +93,7 @@ class VerbatimModel:
         return SavePlan(write, data.planned(), bytes_shared, locations, size, placed)
 
     def _external_tensors(self) -> Iterator[tuple[onnx.TensorProto, SharedExternalTensor]]:
-        """Yield the messages of the tensors whose bytes are in data files, with the tensors."""
+        """Yield the messages of external tensors, with the tensors."""
         if not (self._model.meta[EXTERNAL_KEY] or self.proto.training_info):
             return  # visiting all messages of a large graph takes seconds
         files = ExternalData(self._model.meta[SOURCE_KEY])
@@ -112,7 +112,7 @@ def _view_of(span: Span) -> ViewTensor:
 
 
 def _store_inside(proto: onnx.TensorProto) -> None:
-    """Store a tensor without elements in the model: its data file may not be written."""
+    """Store a tensor without elements in the model, because its data file may not be written."""
     proto.ClearField("data_location")
     del proto.external_data[:]
     proto.raw_data = b""
@@ -125,8 +125,8 @@ def _set_location(proto: onnx.TensorProto, location: str) -> None:
             entry.value = location
 
 
-def _set_place(proto: onnx.TensorProto, offset: int, length: int) -> onnx.StringStringEntryProto:
-    """Change the place of external data; return the entry of the location, which is empty."""
+def _set_position(proto: onnx.TensorProto, offset: int, length: int) -> onnx.StringStringEntryProto:
+    """Set the position of external data, and return the empty entry of its location."""
     kept = [(entry.key, entry.value) for entry in proto.external_data if entry.key not in _MOVED]
     del proto.external_data[:]
     location: onnx.StringStringEntryProto = proto.external_data.add(key="location")

@@ -1,8 +1,8 @@
-"""Find and replace tensor bytes in a serialized ONNX model without parsing the rest of it.
+"""Find and replace tensor bytes in a serialized ONNX model without parsing the other fields.
 
-A protobuf message is a list of (tag, value) fields; a length-delimited field contains its own
-length, so a field too short to contain the searched bytes is skipped. Only the path from the model
-to a tensor's ``raw_data`` is parsed; everything else is copied unchanged.
+A protobuf message is a list of fields with a tag and a value. A length-delimited field begins with
+its length, so a field that is too short for the searched bytes is skipped. Only the messages that
+contain a tensor's ``raw_data`` are parsed. All other fields are copied unchanged.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 Buffer: TypeAlias = "mmap.mmap | bytes | memoryview"
 
-# The fields that lead to a tensor: {message: {field number: message}}.
+# The fields that may contain a tensor: for each message, its field numbers with their messages.
 _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _FUNCTION, _TENSOR, _RAW = range(7)
 _CHILDREN: tuple[dict[int, int], ...] = (
     {7: _GRAPH, 25: _FUNCTION},
@@ -35,12 +35,12 @@ _MAX_DEPTH = 100
 
 
 class WireError(Exception):
-    """The bytes are not a well-formed protobuf message; the text says where and why."""
+    """The bytes are not a valid protobuf message; the text has the position and the reason."""
 
 
 @dataclass
 class Hole:
-    """A gap of ``length`` bytes at ``offset`` of a file, for the elements of a tensor."""
+    """A gap of ``length`` bytes at ``offset`` of a file for the elements of a tensor."""
 
     tensor: Any
     length: int
@@ -56,7 +56,7 @@ Replace: TypeAlias = Callable[[int, int], "bytes | Hole | None"]
 
 
 class Placeholders:
-    """Random placeholders for tensor bytes that occur in no file, with what they stand for."""
+    """Placeholders for tensor bytes, with their objects; random, so that no file contains them."""
 
     def __init__(self) -> None:
         self.token = b"onnxfold:" + secrets.token_hex(12).encode() + b":"
@@ -68,7 +68,7 @@ class Placeholders:
         return self.token + str(len(self.objects) - 1).encode()
 
     def get(self, text: bytes) -> Any:
-        """Return the object of a placeholder; None for other texts."""
+        """Return the object of a placeholder; None for other bytes."""
         if not text.startswith(self.token):
             return None
         return self.objects[int(text[len(self.token) :])]
@@ -85,7 +85,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def _varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """Read the varint at ``pos``; return it and the position behind it."""
+    """Return the varint at ``pos`` and the position after it."""
     value = 0
     shift = 0
     start = pos
@@ -120,7 +120,7 @@ def rewrite(
         threshold: Minimum length in bytes of a ``raw_data`` for which ``replace`` is called.
         replace: Returns the new content, or None to keep the old one.
         marks: Sorted positions; if given, only messages that contain one of them are parsed.
-        passed: Called from time to time with a position below which nothing is read any more.
+        passed: Called repeatedly with a position; all bytes before it are not read any more.
 
     Returns:
         The pieces of the new message in order, and its length in bytes.
@@ -154,7 +154,7 @@ def rewrite(
                 stop = pos + length
                 if stop > end:
                     raise WireError(
-                        f"field at byte {field} says {length} bytes, {end - pos} are left"
+                        f"field at byte {field} has {length} bytes, but only {end - pos} remain"
                     )
                 if length >= threshold and (child := children.get(tag >> 3)) is not None:
                     if marks is not None:
@@ -206,14 +206,14 @@ def rewrite(
     try:
         found = message(0, size, _MODEL, 0)
     finally:
-        del message  # a reference cycle that keeps the file mapped until the next collection
+        del message  # a reference cycle that would keep the file mapped until a garbage collection
     return found if found is not None else ([(0, size)], size)
 
 
 def join(
     buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return the message of ``pieces`` from `rewrite`, none of them a `Hole`."""
+    """Return the message of ``pieces`` from `rewrite` without holes."""
     parts: list[Buffer] = []
     for piece in pieces:
         if isinstance(piece, tuple):

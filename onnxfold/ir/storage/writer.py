@@ -1,4 +1,4 @@
-"""Write tensors to files: computed in tiles, copied by the system, or from memory."""
+"""Write tensors to files: compute tiles, copy between files, or write from memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from onnxfold.ir.storage.tensors import Span, is_streamed, span_of
 from onnxfold.support import forks, system
 from onnxfold.support.parallel import for_each
 
-TILE = 1 << 20  # bytes; fits into the second-level cache of a core
-_STREAMED_FROM = 1 << 16  # bytes of a tensor; smaller ones are not cut into tiles
-# Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
-# are cleared or fetched from the host at once: four times the system time, measured on ext4.
+# Bytes of a tile. A tile fits into the second-level cache of a core.
+TILE = 1 << 20
+# Tensors with fewer bytes are not computed in tiles.
+_STREAMED_FROM = 1 << 16
+# Bytes of one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
+# are cleared or fetched from the host at once. This takes four times the system time on ext4.
 _WRITE = 1 << 20
-_COPY = 64 << 20  # bytes for one system call, so that Ctrl-C and progress are handled in between
-_SYNCED_FROM = 16 << 20  # bytes of a tensor
+# Bytes of one copy call, so that Ctrl-C and progress are handled between two calls.
+_COPY = 64 << 20
+# Tensors of at least this many bytes are synced by a background thread.
+_SYNCED_FROM = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,14 @@ class Tile:
     """A part of a tensor's stored bytes (little-endian, sub-byte types packed).
 
     Attributes:
-        offset: Its start within the tensor, in bytes.
-        nbytes: Its length in bytes, all rows together.
-        read: Fills a contiguous uint8 array of exactly ``nbytes``, which is reused afterwards. It
-            is called by several threads at once, in any order, and should release the GIL where
-            possible.
-        rows: The number of its segments, which have the same length.
-        pitch: Distance of their starts within the tensor, in bytes; unused for a single segment.
+        offset: Its start in the tensor, in bytes.
+        nbytes: The length of all segments together, in bytes.
+        read: Fills a contiguous uint8 array of exactly ``nbytes`` bytes. The array is reused
+            afterwards. Several threads call it concurrently for different tiles, so it should
+            release the GIL.
+        rows: The number of segments, which have the same length.
+        pitch: The distance between the starts of two segments in the tensor, in bytes; unused for a
+            single segment.
     """
 
     offset: int
@@ -62,14 +67,14 @@ def write_tiles(
     local = threading.local()
 
     def write(tile: Tile) -> None:
-        room: npt.NDArray[np.uint8] | None = getattr(local, "room", None)
-        if room is None or len(room) < tile.nbytes:
-            room = np.empty(max(tile.nbytes, TILE), np.uint8)
-            local.room = room
-        tile.read(room[: tile.nbytes])
+        memory: npt.NDArray[np.uint8] | None = getattr(local, "memory", None)
+        if memory is None or len(memory) < tile.nbytes:
+            memory = np.empty(max(tile.nbytes, TILE), np.uint8)
+            local.memory = memory
+        tile.read(memory[: tile.nbytes])
         length = tile.nbytes // tile.rows
         for k in range(tile.rows):
-            put(room.data[k * length : (k + 1) * length], tile.offset + k * tile.pitch)
+            put(memory.data[k * length : (k + 1) * length], tile.offset + k * tile.pitch)
 
     for_each(tiles, write, threads, done)
 
@@ -95,7 +100,7 @@ class Writer:
     done: int = 0
 
     def write(self, out: int, offset: int, data: Any) -> None:
-        """Write an object with a buffer of bytes at ``offset``."""
+        """Write the bytes of an object with the buffer protocol at ``offset``."""
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]
@@ -120,7 +125,7 @@ class Writer:
                 self.copy(out, offset, length, source, start)
                 file.release(start, length)
                 return
-        # the mapping still has the content of a removed or replaced file
+        # the mapping still has the content of the removed or replaced file
         for done in range(0, length, _COPY):
             part = file.content[start + done : start + min(length, done + _COPY)]
             self.write(out, offset + done, part.data)
@@ -133,13 +138,13 @@ class Writer:
         while done < length:
             count = 0
             if by_system:
-                want = min(_COPY, length - done)
-                count = system.copy_range(source, out, want, start + done, offset + done)
+                limit = min(_COPY, length - done)
+                count = system.copy_range(source, out, limit, start + done, offset + done)
                 by_system = count > 0
             if not count:
                 part = system.pread(source, min(TILE, length - done), start + done)
                 if not part:
-                    raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
+                    raise OSError(errno.EIO, "the file with the data of a tensor was truncated")
                 write_at(out, memoryview(part), offset + done)
                 count = len(part)
             done += count
@@ -152,7 +157,7 @@ class Writer:
         def put(data: memoryview, start: int) -> None:
             nonlocal covered
             if start < 0 or start + len(data) > length:
-                raise ValueError(f"tile [{start}, +{len(data)}) of {length} bytes")
+                raise ValueError(f"tile [{start}, {start + len(data)}) exceeds {length} bytes")
             write_at(out, data, base + start)
             with lock:
                 covered += len(data)
@@ -182,29 +187,29 @@ class Writer:
 
 
 def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
-    """Write what a plan says; streamed tensors are released.
+    """Write a file by its plan, and release streamed tensors.
 
-    With a background thread, the disk writes each large tensor while the next one is computed.
+    A background thread writes large tensors to the disk while the next ones are computed.
     """
     os.ftruncate(fd, plan.size)
     for offset, literal in plan.literals:
         writer.write(fd, offset, literal)
     written: dict[int, int] = {}
     syncs: list[Future[None]] = []
-    for place in plan.tensors:
-        if not place.length:
+    for hole in plan.tensors:
+        if not hole.length:
             continue
-        # A tensor that is used twice is computed once.
-        first = written.setdefault(id(place.tensor), place.offset)
-        if first != place.offset:
-            writer.copy(fd, place.offset, place.length, fd, first)
+        # a tensor with several uses is computed once
+        first = written.setdefault(id(hole.tensor), hole.offset)
+        if first != hole.offset:
+            writer.copy(fd, hole.offset, hole.length, fd, first)
             continue
         try:
-            writer.tensor(fd, place.offset, place.length, place.tensor)
+            writer.tensor(fd, hole.offset, hole.length, hole.tensor)
         finally:
-            if is_streamed(place.tensor):
-                place.tensor.release()
-        if background is not None and place.length >= _SYNCED_FROM:
+            if is_streamed(hole.tensor):
+                hole.tensor.release()
+        if background is not None and hole.length >= _SYNCED_FROM:
             syncs.append(background.submit(system.sync_data, fd))
     for sync in syncs:
-        sync.result()  # a later sync of the file does not report its error again
+        sync.result()  # a later sync of the file does not report the error again

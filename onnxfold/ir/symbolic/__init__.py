@@ -1,4 +1,4 @@
-"""Symbolic sizes: integers as expressions of the sizes of inputs, and facts about values."""
+"""Symbolic sizes as expressions of the sizes of inputs, and facts about values."""
 
 from onnxfold.ir.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.ir.symbolic.fact import UNKNOWN, Fact

@@ -1,7 +1,7 @@
-"""Polynomials with integer coefficients in a normal form, and their variables, the atoms.
+"""Polynomials with integer coefficients in a normal form, and atoms, which are their variables.
 
-Equal polynomials have the same terms. An atom is a size with or without a name, or an operation
-that is not a polynomial.
+Equal polynomials have equal terms. An atom is a size with or without a name, or a non-polynomial
+operation.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 Monomial = tuple[int, ...]
-"""Indexes of the atoms in a product, ascending; an atom may occur more than once."""
+"""Ascending indices of the atoms in a product; an atom may occur repeatedly."""
 Bound = int | float
-"""A number or an infinity."""
+"""An integer or an infinity."""
 
 INFINITY = math.inf
 
 
 class NotKnown(Exception):
-    """The model does not determine the value."""
+    """The value of an expression is not determined by the model."""
 
 
 @dataclass(eq=False, slots=True)
 class Expr:
-    """A polynomial that is not a plain number. An algebra creates one object for each."""
+    """A polynomial that is not an integer. An algebra has one object for equal polynomials."""
 
     terms: tuple[tuple[Monomial, int], ...]
     low: Bound
@@ -38,7 +38,7 @@ def _not_known(self: Expr, other: object) -> Any:
     raise NotKnown
 
 
-# Operators are disabled, as they would not name the algebra.
+# Python operators raise an error: operations need the algebra of the expressions.
 _OPERATORS = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")
 for _name in (*_OPERATORS, *(f"r{name}" for name in _OPERATORS), "lt", "le", "gt", "ge"):
     setattr(Expr, f"__{_name}__", _not_known)
@@ -47,40 +47,40 @@ Number = int | Expr
 
 
 def wrapped(number: int) -> int:
-    """Return a number wrapped to a 64-bit integer."""
+    """Return an integer wrapped to 64 bits."""
     if -(1 << 63) <= number < 1 << 63:
         return number
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def terms_of(number: Number) -> tuple[tuple[Monomial, int], ...]:
-    """Return monomials with coefficients; a plain number belongs to the empty monomial."""
+    """Return monomials with coefficients; an integer has the empty monomial."""
     return (((), number),) if isinstance(number, int) else number.terms
 
 
 def in_order(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return both in a canonical order, for commutative operations."""
+    """Return two operands of a commutative operation in a canonical order."""
     return (a, b) if terms_of(a) <= terms_of(b) else (b, a)
 
 
 def leading_term(number: Number) -> tuple[Monomial, int]:
-    """Return the largest term by degree, then exponents: multiplication preserves the order."""
+    """Return the largest term by degree and indices; multiplication preserves this order."""
     return max(terms_of(number), key=lambda term: (len(term[0]), term[0]))
 
 
 def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """Return the quotient of two monomials, or None if it is not one."""
-    rest = list(monomial)
+    """Return the quotient of two monomials, or None if it is not a monomial."""
+    remaining = list(monomial)
     for index in divisor:
-        if index not in rest:
+        if index not in remaining:
             return None
-        rest.remove(index)
-    return tuple(rest)
+        remaining.remove(index)
+    return tuple(remaining)
 
 
 @dataclass(eq=False, slots=True)
 class Atom:
-    """A variable of the polynomials: a symbol, or an operation that is not a polynomial."""
+    """A variable of the polynomials: a symbol or a non-polynomial operation."""
 
     op: str
     args: tuple[object, ...]
@@ -89,7 +89,7 @@ class Atom:
 
     @property
     def is_dim(self) -> bool:
-        """Whether it is a size with a name."""
+        """Whether the atom is a size with a name."""
         return self.op == "symbol" and bool(self.args)
 
 
@@ -100,21 +100,21 @@ class Atoms:
         self.atoms: list[Atom] = []
         self.unnamed = 0
         """The number of symbols without a name."""
-        self.questions = 0
+        self.bound_queries = 0
         """The number of queries for bounds of expressions."""
         self.required: list[Number] = []
-        """Numbers that must be at least 0, or the visited ops fail."""
+        """Numbers that must be at least 0, because the visited ops fail otherwise."""
         self.sizes: dict[str, Expr] = {}
-        """The expressions that onnx's inference has seen, by the names it knows them by."""
+        """Expressions by the names that represent them in onnx's shape inference."""
         self._interned: dict[tuple[object, ...], Expr] = {}
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
     def symbol(self, name: str | None = None, low: Bound = 0) -> Expr:
-        """Return the size of this name; without a name, a new one."""
+        """Return the size with this name; without a name, a new size."""
         return self.unknown(low) if name is None else self._atom("symbol", (name,), low, INFINITY)
 
     def size_of(self, name: str | None) -> Expr | None:
-        """Return the size of this name if an input or an op has it."""
+        """Return the size with this name; None if it does not exist."""
         return self._interned.get(("symbol", name))
 
     def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
@@ -128,14 +128,14 @@ class Atoms:
         return str(atom.args[0]) if atom is not None and atom.is_dim else None
 
     def atom_of(self, number: Number) -> Atom | None:
-        """Return the atom if the expression is a single one."""
+        """Return the atom of an expression that is a single atom; None for others."""
         if isinstance(number, int) or len(number.terms) != 1:
             return None
         monomial, coefficient = number.terms[0]
         return self.atoms[monomial[0]] if coefficient == 1 and len(monomial) == 1 else None
 
     def atoms_in(self, number: Number) -> set[int]:
-        """Return the indexes of the atoms in an expression."""
+        """Return the indices of the atoms in an expression."""
         return {k for monomial, _ in terms_of(number) for k in monomial}
 
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
@@ -151,13 +151,13 @@ class Atoms:
         return self._expression((((len(self.atoms) - 1,), 1),))
 
     def is_size(self, number: Number) -> bool:
-        """Return True unless an element that may be any integer is in it: sums of those wrap."""
+        """Return True unless an expression contains an unbounded element, whose sums may wrap."""
         return all(
             self.atoms[k].low != -INFINITY or self.atoms[k].args for k in self.atoms_in(number)
         )
 
     def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
-        """Return the unique expression with these terms, which are in order and no plain number."""
+        """Return the unique expression with these sorted terms, which are not an integer."""
         found = self._expressions.get(terms)
         if found is None:
             found = Expr(terms, *self._bounds(terms))
@@ -168,14 +168,14 @@ class Atoms:
         """Return the lower bound of an expression."""
         if isinstance(a, int):
             return a
-        self.questions += 1
+        self.bound_queries += 1
         return a.low
 
     def high(self, a: Number) -> Bound:
         """Return the upper bound of an expression."""
         if isinstance(a, int):
             return a
-        self.questions += 1
+        self.bound_queries += 1
         return a.high
 
     def _bounds(self, terms: tuple[tuple[Monomial, int], ...]) -> tuple[Bound, Bound]:
@@ -190,13 +190,15 @@ class Atoms:
                 ends = [x * y if x and y else 0 for x in (least, most) for y in bounds]
                 least = min(ends)
                 most = max(ends)
-            low, high = low + least, high + most
+            low += least
+            high += most
         return low, high
 
     def learn(self, required: Iterable[Number]) -> bool:
-        """Raise bounds of atoms so that these numbers are at least 0; return whether one rose.
+        """Raise the bounds of atoms so that these numbers are at least 0.
 
-        Only a multiple of one atom plus a constant gives a bound.
+        Only a multiple of one atom plus a constant implies a bound. Returns whether a bound was
+        raised.
         """
         raised = False
         for number in required:
@@ -215,5 +217,5 @@ class Atoms:
         return raised
 
     def is_positive(self, a: Number) -> bool:
-        """Return whether the number is certainly greater than 0."""
+        """Return whether a number is proved to be greater than 0."""
         return self.low(a) > 0

@@ -1,11 +1,12 @@
-"""Integers that are known only at run time: polynomials over symbols in a normal form.
+"""Arithmetic on integers that are known only at run time, as polynomials in a normal form.
 
-Shape arithmetic nearly always tests whether two results are equal. With polynomials, this is a
-comparison of tuples; a general algebra system takes a hundred times as long for each operation.
+Shape arithmetic nearly always tests whether two results are equal. For polynomials, this is a
+comparison of tuples. A general computer algebra system takes a hundred times as long for each
+operation.
 
-An operation that is not a polynomial (a division with a remainder, a minimum, a selection) becomes
-an *atom*: a new variable for this operation on these operands, always the same one. Every atom has
-bounds, which may decide comparisons.
+A non-polynomial operation, such as a division with remainder, a minimum or a selection, becomes an
+*atom*: a variable for this operation on these operands. Equal operations are the same atom. Every
+atom has bounds, which may decide comparisons.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from onnxfold.ir.symbolic.atoms import (
 
 __all__ = ["Algebra", "Expr", "NotKnown", "Number"]
 
+# Limits of an expression; a larger one becomes an atom.
 _MOST_TERMS = 16
 _HIGHEST_DEGREE = 8
-_LARGEST = 1 << 62
+_LARGEST = 1 << 62  # of a coefficient
 
 
 class Algebra(Atoms):
-    """The atoms of one model and the arithmetic on them.
+    """The atoms of one model, and arithmetic on expressions.
 
-    Sums and products are computed modulo 2**64, as in tensors. An expression of more than a few
-    terms becomes an atom, so that each operation takes bounded time.
+    Sums and products are computed modulo 2**64, as in tensors. An expression with many terms
+    becomes an atom, so that each operation takes bounded time.
     """
 
     def add(self, a: Number, b: Number) -> Number:
@@ -99,7 +101,7 @@ class Algebra(Atoms):
         return self._expression(tuple(kept))
 
     def exact_quotient(self, a: Number, b: Number) -> Number | None:
-        """Return the q with a = q * b, or None if there is no such polynomial."""
+        """Return q with a = q * b, or None if no such polynomial exists."""
         if b == 0:
             return None
         if b == 1:
@@ -111,24 +113,24 @@ class Algebra(Atoms):
                 return 0
             return a // b if isinstance(b, int) and a % b == 0 else None
         quotient: Number = 0
-        rest: Number = a
-        divisor, divided = leading_term(b)
+        remainder: Number = a
+        divisor_monomial, divisor_coefficient = leading_term(b)
         for _ in range(_MOST_TERMS):
-            if rest == 0:
+            if remainder == 0:
                 return quotient
-            monomial, coefficient = leading_term(rest)
-            missing = without(monomial, divisor)
-            if missing is None or coefficient % divided:
+            monomial, coefficient = leading_term(remainder)
+            factor = without(monomial, divisor_monomial)
+            if factor is None or coefficient % divisor_coefficient:
                 return None
-            term: Number = coefficient // divided
-            if missing:
-                term = self._expression(((missing, coefficient // divided),))
+            term: Number = coefficient // divisor_coefficient
+            if factor:
+                term = self._expression(((factor, coefficient // divisor_coefficient),))
             quotient = self.add(quotient, term)
-            rest = self.sub(rest, self.mul(term, b))
-        return quotient if rest == 0 else None
+            remainder = self.sub(remainder, self.mul(term, b))
+        return quotient if remainder == 0 else None
 
     def floor_div(self, a: Number, b: Number) -> Number:
-        """Return the quotient rounded down. Models that divide by 0 are excluded."""
+        """Return the quotient rounded down. A valid model does not divide by 0."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return exact
@@ -154,7 +156,7 @@ class Algebra(Atoms):
         return self.add(whole, atom)
 
     def _split(self, a: Number, b: int) -> tuple[Number, Number]:
-        """Return whole and rest with a = whole * b + rest, split term by term."""
+        """Return whole and rest with a = whole * b + rest, which are split term by term."""
         whole: list[tuple[Monomial, int]] = []
         rest: list[tuple[Monomial, int]] = []
         for monomial, coefficient in terms_of(a):
@@ -172,7 +174,7 @@ class Algebra(Atoms):
         return -(-a // b) if isinstance(a, int) else self.floor_div(self.add(a, b - 1), b)
 
     def trunc_div(self, a: Number, b: Number) -> Number:
-        """Return the quotient rounded toward 0, as the Div of integers."""
+        """Return the quotient rounded toward 0, as Div does for integers."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return wrapped(exact) if isinstance(exact, int) else exact
@@ -211,7 +213,7 @@ class Algebra(Atoms):
         )
 
     def where(self, condition: Number, a: Number, b: Number) -> Number:
-        """Return the first number if the condition (0 or 1) holds, else the second."""
+        """Return the first number if the condition is 1, and the second if it is 0."""
         if isinstance(condition, int):
             return a if condition else b
         if a == b:
@@ -224,7 +226,7 @@ class Algebra(Atoms):
         )
 
     def broadcast(self, a: Number, b: Number) -> Number:
-        """Return the size that two sizes broadcast to: they are equal or one of them is 1."""
+        """Return the broadcast size of two sizes that are equal or of which one is 1."""
         if a == b or b == 1:
             return a
         if a == 1:
@@ -245,7 +247,7 @@ class Algebra(Atoms):
         return isinstance(cap, int) and cap >= 1
 
     def is_zero_with(self, a: Number, b: Number) -> bool:
-        """Return whether the first is certainly 0 whenever the second is: it is a multiple."""
+        """Return whether the first number is proved to be 0 whenever the second is 0."""
         if self.exact_quotient(a, b) is not None:
             return True
         atom = self.atom_of(a)
@@ -254,7 +256,7 @@ class Algebra(Atoms):
         return self.exact_quotient(atom.args[0], b) is not None  # type: ignore[arg-type]
 
     def equal(self, a: Number, b: Number) -> Number:
-        """Return 1 if the numbers are equal in every run, 0 if in none."""
+        """Return 1 if the numbers are equal in every run, 0 if they always differ, else an atom."""
         difference = self.sub(a, b)
         if isinstance(difference, int):
             return int(difference == 0)
@@ -265,7 +267,7 @@ class Algebra(Atoms):
         return self._atom("equal", (difference,), 0, 1)
 
     def less(self, a: Number, b: Number) -> Number:
-        """Return 1 if the first is less than the second in every run, 0 if in none."""
+        """Return 1 if a < b in every run, 0 if it is always false, and an atom otherwise."""
         if isinstance(a, int) and isinstance(b, int):
             return int(a < b)
         difference = self.sub(a, b)

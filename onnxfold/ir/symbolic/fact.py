@@ -1,4 +1,4 @@
-"""Facts about a value: its dtype, its shape, and the elements of a small tensor; sizes as text."""
+"""Facts about a value: its dtype, its shape, and its elements if it is small; sizes as text."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ MOST_ELEMENTS = 64
 SIZE_DTYPES = frozenset((ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL))
 """Dtypes of sizes, whose elements may be expressions."""
 
+# Maximum characters of the text of a size.
 _LONGEST = 48
 _WORD = re.compile(r"\w+\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -31,13 +32,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(eq=False, slots=True)
 class Fact:
-    """Facts about a value; None is unknown. Immutable.
+    """Immutable facts about a value; None means unknown.
 
-    ``items`` holds the elements of a small tensor. If its dtype is ``object``, they are integers
-    and expressions, at least one of them an expression; otherwise all are plain elements of the
-    tensor's own dtype: the value is known.
+    ``items`` contains the elements of a small tensor. If its dtype is ``object``, the elements are
+    integers and at least one expression. Otherwise, the array has the dtype of the tensor, and the
+    value is known.
 
-    Equality is identity: equal facts of values are one object (:class:`FactTable`).
+    Facts are compared by identity: :class:`FactTable` shares one object among equal facts.
     """
 
     dtype: ir.DataType | None = None
@@ -53,7 +54,7 @@ class Fact:
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape if all sizes are numbers."""
+        """The shape if all sizes are integers."""
         if self.shape is None or not all(isinstance(d, int) for d in self.shape):
             return None
         return self.shape  # type: ignore[return-value]
@@ -65,12 +66,12 @@ class Fact:
 
     @property
     def is_symbolic(self) -> bool:
-        """Whether the elements are known, and some of them are expressions."""
+        """Whether the elements include expressions."""
         return self.items is not None and self.items.dtype.hasobject
 
     @property
     def objects(self) -> Array | None:
-        """The elements of integers or booleans as Python numbers and expressions."""
+        """Integer or boolean elements as Python numbers and expressions."""
         if self.items is None or self.items.dtype.hasobject:
             return self.items
         return self.items.astype(object) if self.items.dtype.kind in "iub" else None
@@ -80,25 +81,25 @@ UNKNOWN = Fact()
 
 
 class FactTable:
-    """The facts of a model; equal ones are stored once."""
+    """The facts of a model; equal facts are stored once."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
 
     def shared(self, fact: Fact) -> Fact:
-        """Return the stored fact that is equal, including symbols."""
+        """Return the stored fact that equals this one, including symbols."""
         if fact.other is not None:
             return self._facts.setdefault((fact.other,), fact)
         items = fact.items
         if items is None:
             return self._facts.setdefault((fact.dtype, fact.shape), fact)
-        # numbers are compared by their bits: 0.0 is not -0.0, and NaN equals itself
+        # numbers are compared by their bits: 0.0 differs from -0.0, and NaN equals itself
         content = tuple(items.ravel().tolist()) if items.dtype.hasobject else items.tobytes()
         return self._facts.setdefault((fact.dtype, fact.shape, items.dtype, content), fact)
 
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor with these Python integers or expressions as elements."""
+    """Return the fact of a tensor whose elements are Python integers or expressions."""
     numbers = [item for item in items.flat if isinstance(item, int)]
     if dtype == ir.DataType.INT32 and any(not -(1 << 31) <= n < 1 << 31 for n in numbers):
         return of_type(dtype, items.shape, algebra)
@@ -114,7 +115,7 @@ def of_array(array: Array, dtype: ir.DataType) -> Fact:
 
 
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor; a short list of integers gets a symbol for each element."""
+    """Return the fact of a tensor; each element of a short list of integers is a symbol."""
     if shape is None:
         return Fact(dtype)
     shape = tuple(shape)
@@ -139,7 +140,7 @@ def is_small(shape: Shape) -> bool:
 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
-    """Return the common part of two facts; a new symbol for a size that may differ."""
+    """Return the common part of two facts, with a new symbol for each size that may differ."""
     if one is other:
         return one
     if one.dtype != other.dtype or one.other is not None or other.other is not None:
@@ -153,7 +154,7 @@ def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
 
 
 def differ(left: Sequence[object] | None, right: Sequence[object] | None) -> bool:
-    """Return whether two shapes certainly differ; None is an unknown shape."""
+    """Return whether two shapes are proved to differ; None is an unknown shape."""
     if left is None or right is None:
         return False
     return len(left) != len(right) or any(
@@ -167,9 +168,9 @@ def list_of(numbers: Sequence[Number]) -> Array:
 
 
 class Texts:
-    """The texts of a model's sizes: two sizes have the same text if and only if they are equal.
+    """The texts of a model's sizes; two sizes have the same text if and only if they are equal.
 
-    Other sizes than those of the inputs have none of the names that are ``taken`` there.
+    Only sizes of the inputs have the names in ``taken``.
     """
 
     def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
@@ -179,14 +180,15 @@ class Texts:
         self._atoms: list[str | None] = []
 
     def of_fact(self, fact: Fact) -> str:
-        """Return a dtype and shape, such as ``float32[n,3]``."""
+        """Return a dtype and a shape as text, such as ``float32[n,3]``."""
         sizes = fact.shape and [d if isinstance(d, int) else self.of(d) for d in fact.shape]
         return shaped(fact.dtype, sizes)
 
     def of(self, size: Number) -> str | None:
-        """Return a dimension's name or an expression such as ``2*seq``; None for a long one.
+        """Return the name of a dimension, or an expression such as ``2*seq``.
 
-        A size without a name (such as the number of nonzero elements) and its results have no text.
+        The result is None for a long expression, and for sizes without a name, such as the number
+        of nonzero elements, and expressions with them.
         """
         if isinstance(size, int):
             return None

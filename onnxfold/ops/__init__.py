@@ -1,6 +1,7 @@
-"""What each op does: shapes, NumPy kernels, failures, costs, determinism.
+"""Definitions of ops: shapes, NumPy kernels, failures, costs and determinism.
 
-`op` registers a definition. Importing the package registers those of ONNX and com.microsoft.
+`op` registers a definition. Importing the package registers the definitions of the ops of ONNX and
+com.microsoft.
 """
 
 from onnxfold.ops import (

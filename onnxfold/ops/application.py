@@ -1,4 +1,4 @@
-"""An op applied to the facts of its inputs: the argument of `Op.shape` and `Op.can_fail`."""
+"""An op applied to the facts of its inputs, which is the argument of `Op.shape`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from onnxfold.ir.symbolic.fact import Array, Fact, Shape, of_type
 
 
 class Undecided(Exception):
-    """The op definition cannot infer the results; onnx's inference is used."""
+    """The op definition cannot infer the results, so onnx's shape inference is used."""
 
 
 INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions of `Op.shape` for an invalid node: a missing axis, a list of lists."""
+"""Exceptions of `Op.shape` for an invalid node, for example if an axis is missing."""
 
 
 @dataclass(slots=True)
@@ -28,18 +28,18 @@ class Application:
 
     op_type: str
     inputs: Sequence[Fact | None]
-    """None for an omitted optional input."""
+    """The facts of the inputs; None for an omitted input."""
     attributes: Mapping[str, Any]
-    """Python values of the node's own attributes."""
+    """The attributes of the node as Python values, without defaults."""
     opset: int
-    """The version of ONNX's own domain."""
+    """The version of the ONNX domain."""
     n_outputs: int
     algebra: Algebra
     infer: Callable[[], Sequence[Fact]] | None = None
-    """Returns the results by onnx's inference; None where it is not available."""
+    """Returns the results of onnx's shape inference; None if it is not available."""
 
     equal_size_pairs: list[tuple[Number, Number]] | None = None
-    """Pairs of sizes that must be equal, or the node fails; None to not collect them."""
+    """Pairs of sizes that must be equal, because the node fails otherwise; None: not collected."""
 
     def input(self, k: int) -> Fact | None:
         """Return the fact of an input; None if it is omitted."""
@@ -69,27 +69,27 @@ class Application:
         return None if fact is None else fact.objects
 
     def inferred(self) -> Sequence[Fact]:
-        """Return the results by onnx's inference. Raises Undecided if it is not available."""
+        """Return the results of onnx's shape inference. Raises Undecided if it is not available."""
         if self.infer is None:
             raise Undecided
         return self.infer()
 
-    def require(self, holds: bool) -> None:
-        """Record that the node fails in every run unless a condition holds."""
-        if not holds:
+    def require(self, condition: bool) -> None:
+        """Record that the node fails in every run if a condition is false."""
+        if not condition:
             self.algebra.required.append(-1)
 
     def require_equal(self, one: Number, other: Number) -> None:
-        """Record that the node fails unless these sizes are equal."""
+        """Record that the node fails if these sizes differ."""
         if self.equal_size_pairs is not None and one != other:
             self.equal_size_pairs.append((one, other))
 
-    def may_fail_unless(self, certain: bool) -> None:
-        """Record that the node may fail for some sizes unless a condition holds."""
-        self.require_equal(1, int(certain))
+    def may_fail_unless(self, condition: bool) -> None:
+        """Record that the node may fail for some sizes if a condition is false."""
+        self.require_equal(1, int(condition))
 
     def broadcast(self, *shapes: Shape) -> Shape:
-        """Return the common shape of shapes that broadcast."""
+        """Return the broadcast shape of several shapes."""
         result: list[Number] = [1] * max(map(len, shapes), default=0)
         for shape in shapes:
             first = len(result) - len(shape)
@@ -115,9 +115,9 @@ class Application:
         return list(objects)
 
     def integers(self, name: str, position: int) -> list[int] | None:
-        """Return a list of integers, an attribute in older opsets, or an input; None if omitted.
+        """Return a list of integers that is an attribute in older opsets, and an input in others.
 
-        Raises Undecided if its elements are unknown.
+        The list is None if it is omitted. Raises Undecided if its elements are unknown.
         """
         if name in self.attributes:
             return [int(v) for v in self.attributes[name]]
@@ -130,19 +130,19 @@ class Application:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis counted from the front. Raises Undecided if it is out of range."""
+    """Return an axis as a non-negative index. Raises Undecided if it is out of range."""
     if not -rank <= axis < rank:
         raise Undecided
     return axis % rank
 
 
 def each(function: Callable[..., Number], *arrays: Array) -> Array:
-    """Return the function applied to the elements of arrays, which broadcast."""
+    """Apply a function to the elements of broadcast arrays."""
     return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
 def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value; tensors are converted to arrays, one without a type to None."""
+    """Return an attribute's value; a tensor as an array, or as None if it has no type."""
     value = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
         return None if value.dtype is ir.DataType.UNDEFINED else value.numpy()
@@ -150,7 +150,7 @@ def python_value(attribute: ir.Attr) -> Any:
 
 
 def constant_array(value: ir.Value | None) -> Array | None:
-    """Return the elements of a constant; None for another value."""
+    """Return the elements of a constant or a default value; None for other values."""
     tensor = None if value is None else stored_or_default(value)
     return None if tensor is None else tensor.numpy()
 

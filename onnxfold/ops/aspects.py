@@ -1,4 +1,4 @@
-"""Which aspects of ops are defined, as a table."""
+"""List the aspects of ops that onnxfold defines."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from onnxfold.ops.traits import ELEMENTWISE, WITHOUT_ARITHMETIC, Trait
 
 
 class Aspects(NamedTuple):
-    """The aspects of an op that its definition has; the others have the defaults of `Op`."""
+    """The aspects of an op that its definition overrides; the others are the defaults of `Op`."""
 
     domain: str
     op_type: str
     shape: str
-    """"onnxfold", "onnx" or "": who infers the results."""
+    """The package that infers the results: "onnxfold" or "onnx"; "" for no inference."""
     has_numpy_kernel: bool
-    """Whether NumPy computes constants; otherwise onnxruntime does."""
+    """Whether NumPy computes constants instead of onnxruntime."""
     has_own_failures: bool
-    """Whether it is known which elements of operands make the op fail."""
+    """Whether the definition has its own conditions for elements that make the op fail."""
     has_own_cost: bool
-    """Whether its operations are counted in its own way."""
+    """Whether the definition has its own count of operations."""
     has_base: bool
-    """Whether it can be computed on the bases of its operands, see `onnxfold.ops.bases`."""
+    """Whether the op can be computed on the bases of its operands; see `onnxfold.ops.bases`."""
 
 
 def aspects() -> Iterator[Aspects]:
@@ -42,11 +42,14 @@ def aspects() -> Iterator[Aspects]:
         has_shape = cls.shape is not Op.shape or Trait.LIKE_FIRST in definition.traits
         schema = schemas.get((domain, op_type))
         by_onnx = schema is not None and schema.has_type_and_shape_inference_function
+        inferred_by = "onnx" if by_onnx else ""
+        if has_shape:
+            inferred_by = "onnxfold"
         has_cost = cls.cost is not Op.cost or bool(definition.traits & WITHOUT_ARITHMETIC)
         yield Aspects(
             domain,
             op_type,
-            "onnxfold" if has_shape else "onnx" if by_onnx else "",
+            inferred_by,
             definition.kernel is not None,
             cls.can_fail is not Op.can_fail or Trait.READS_AT_FLOATS in definition.traits,
             has_cost,

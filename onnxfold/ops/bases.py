@@ -1,8 +1,8 @@
-"""Ops applied to tensors that are broadcasts of smaller ones.
+"""Represent tensors that are broadcasts of smaller tensors, and ops applied to them.
 
 A tensor is *uniform* along an axis if all its slices along this axis are equal. It is a broadcast
-of its *base*, which has size 1 on its uniform axes. An op definition returns how the base of a
-result is computed from the bases of the operands (`Op.on_bases`).
+of its *base*, which has size 1 on the uniform axes. `Op.on_bases` describes how the base of a
+result is computed from the bases of the operands.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Broadcast:
         return self.base_shape_with(NO_AXES)
 
     def base_shape_with(self, full_axes: Axes) -> Shape:
-        """Return the shape of the base after it is expanded along some axes."""
+        """Return the shape of the base after an expansion along some axes."""
         repeated = self.uniform - full_axes
         return tuple(1 if k in repeated else size for k, size in enumerate(self.shape))
 
@@ -47,7 +47,7 @@ class Broadcast:
         return all(isinstance(size, int) for size in self.base_shape)
 
     def repeated(self, axes: Iterable[int]) -> Axes:
-        """Return those of some axes on which the tensor is larger than its base.
+        """Return the axes among ``axes`` on which the tensor is larger than its base.
 
         Raises:
             Undecided: One of these sizes is not a number.
@@ -65,20 +65,20 @@ class OpOnBases:
     uniform: Axes
     """The uniform axes of every result."""
     full_axes: Mapping[int, Axes] = field(default_factory=dict)
-    """By operand, the axes on which its base is expanded to the size of the operand."""
+    """The axes on which the base of an operand is expanded to the operand's size, by operand."""
     replaced: Mapping[int, Array] = field(default_factory=dict)
-    """By index of an operand, the constant that the op has in its place."""
+    """The constants that replace operands, by the index of the operand."""
 
 
 @dataclass(frozen=True)
 class ReshapedBase:
-    """The base of every result is the base of an operand with another shape."""
+    """The base of every result is the reshaped base of an operand."""
 
     uniform: Axes
     """The uniform axes of the result."""
     operand: int = 0
     full_axes: Axes = NO_AXES
-    """Axes of the operand on which its base is first expanded to the size of the operand."""
+    """The axes on which the base is expanded to the operand's size before the reshape."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,12 @@ BaseOfResult = OpOnBases | ReshapedBase | Filled
 
 @dataclass(frozen=True)
 class OperandBases:
-    """The operands of a node as broadcasts: the argument of `Op.on_bases`."""
+    """The operands of a node as broadcasts, which are the argument of `Op.on_bases`."""
 
     application: Application
     """The facts of the operands, and the attributes."""
     operands: Sequence[Broadcast | None]
-    """None for an omitted operand, and for one that is not a broadcast of a constant."""
+    """The operands; None for omitted ones, and for those that are not broadcasts of constants."""
     result: Shape
     """The shape of the first result."""
 
@@ -116,19 +116,19 @@ class OperandBases:
         """Return all operands that are not omitted.
 
         Raises:
-            Undecided: One of them is not a broadcast of a constant.
+            Undecided: An operand is not a broadcast of a constant.
         """
-        given = [k for k, fact in enumerate(self.application.inputs) if fact is not None]
-        return {k: self.operand(k) for k in given}
+        present = [k for k, fact in enumerate(self.application.inputs) if fact is not None]
+        return {k: self.operand(k) for k in present}
 
 
 def elementwise(a: OperandBases) -> OpOnBases:
-    """Return the base of an element-wise op, whose operands broadcast."""
+    """Return the base of the result of an element-wise op with broadcasting."""
     return OpOnBases(uniform_in_all(a.all_operands().values(), len(a.result)))
 
 
 def uniform_in_all(operands: Iterable[Broadcast], rank: int) -> Axes:
-    """Return the axes of a result that are uniform in all operands, aligned at the last axis."""
+    """Return the axes of a result that are uniform in all operands, which broadcast."""
     varying = set[int]()
     for operand in operands:
         first = rank - operand.rank
@@ -137,21 +137,22 @@ def uniform_in_all(operands: Iterable[Broadcast], rank: int) -> Axes:
 
 
 def along_axes(a: OperandBases, axes: Iterable[int]) -> OpOnBases:
-    """Return the base of an op that keeps the shape of the first operand and mixes some axes.
+    """Return the base of the result of an op that combines elements along some axes.
 
-    The other operands are not changed.
+    The result has the shape of the first operand. The other operands are not changed.
     """
     a.all_operands()
     first = a.operand(0)
-    mixed = frozenset(axes)
-    return OpOnBases(first.uniform - first.repeated(mixed), {0: first.repeated(mixed)})
+    full = first.repeated(axes)
+    return OpOnBases(first.uniform - full, {0: full})
 
 
 def reshaped(a: OperandBases) -> ReshapedBase:
-    """Return the base of a result that has the elements of the first operand in the same order.
+    """Return the base of a result with the elements of the first operand in the same order.
 
-    Axes of both shapes are grouped so that the numbers of elements are equal. A group is uniform in
-    the result if it is in the operand. One that is only in part is expanded.
+    The axes of both shapes are grouped so that corresponding groups have equal numbers of elements.
+    A group is uniform in the result if all its axes are uniform in the operand. If only some of
+    them are uniform, they are expanded.
     """
     operand = a.operand(0)
     algebra = a.application.algebra

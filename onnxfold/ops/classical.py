@@ -1,4 +1,4 @@
-"""Ops on strings, and ops of ai.onnx.ml that look up strings or select columns."""
+"""Define ops on strings, and ops of ai.onnx.ml that look up strings or select columns."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from onnxfold.ops.traits import Trait
 
 
 class Lookup(Op):
-    """Look up strings that attributes list."""
+    """An op that looks up strings in a list in its attributes."""
 
     word_attributes: ClassVar[tuple[str, ...]] = ()
-    """Attributes with the strings."""
+    """The names of the attributes with the strings."""
 
     def words(self, node: ir.Node, index: int) -> list[str]:
-        """Return the strings of the first attribute that lists some."""
+        """Return the strings of the first attribute that contains strings."""
         for name in self.word_attributes:
             attribute = node.attributes.get(name)
             if attribute is None:

@@ -1,4 +1,4 @@
-"""Ops of onnxruntime in the domain com.microsoft."""
+"""Define ops of onnxruntime in the domain com.microsoft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfold.ops.traits import Trait
 
 
 def _name(*op_types: str) -> tuple[str, ...]:
-    """Return the names with their domain."""
+    """Return the names prefixed with the domain."""
     return tuple(f"com.microsoft::{op_type}" for op_type in op_types)
 
 
@@ -66,7 +66,7 @@ class MatMulNBits(Op):
     """Multiply rows by a matrix that is quantized in blocks."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the rows with as many columns as the attribute N counts."""
+        """Return the rows of the operand with N columns."""
         a.may_fail_unless(False)
         return a.like((*a.shape(0)[:-1], a.attributes["N"]))
 
@@ -76,7 +76,7 @@ class MatMulNBits(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Each element of the result is a sum over a row."""
+        """Return the work of a sum over a row for each element of the result."""
         return multiply_accumulates(math.prod(inputs[0]) * outputs[0][-1])
 
 
@@ -104,7 +104,7 @@ class GroupQueryAttention(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [batch, sequence, size], then keys and values [batch, heads, length, head size].
 
-        The length of keys and values is that of the cache or longer, and left unknown.
+        The length of keys and values is unknown: it is at least the length of the cache.
         """
         a.may_fail_unless(False)
         algebra = a.algebra
@@ -140,11 +140,11 @@ class MultiHeadAttention(Op):
 
 
 def _first_only(a: Application, shape: Sequence[Number]) -> Sequence[Fact]:
-    """Return the type of the first output; the others are unknown."""
+    """Return the fact of the first output, and unknown facts for all others."""
     return [*a.like(shape), *([UNKNOWN] * (a.n_outputs - 1))]
 
 
-# Quantized ops. Scales and zero points follow each tensor.
+# Quantized ops. Each tensor is followed by its scale and zero point.
 
 
 @op(*_name("QLinearAdd", "QLinearMul"))
@@ -205,7 +205,7 @@ class DynamicQuantizeLSTM(Op):
 
 @op(*_name("LinearAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class LinearAttention(Op):
-    """A recurrence on keys and values instead of a softmax over all of them."""
+    """An attention with a recurrence on keys and values instead of a softmax."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [batch, sequence, size], and the state [batch, heads, key size, value size]."""
@@ -229,7 +229,7 @@ class CausalConvWithState(Op):
     """A convolution of each channel over the current and earlier positions."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the type of the operand, and the positions that the next call needs."""
+        """Return the type of the operand, and the state for the next call."""
         a.may_fail_unless(False)
         attributes = a.attributes
         sizes = a.shape(0)
@@ -248,18 +248,18 @@ class CausalConvWithState(Op):
 
 
 _CUDA_ONLY = ("input_channels", "input_channel_offset", "state_length", "state_update_capacity")
-"""Attributes that change the shapes; onnxruntime implements them for CUDA only."""
+"""Attributes that change the shapes; onnxruntime implements them only for CUDA."""
 
 _PAST_STATE = 3
-"""The operand of both ops that is the state of the call before."""
+"""The index of the operand with the state of the previous call, in both ops."""
 
 
 def _state_window(a: Application) -> tuple[int, ...]:
-    """Return the axis of earlier states that the op keeps; none by default."""
+    """Return the size of the axis of kept states; empty if the op keeps only the last state."""
     window = a.attributes.get("state_window", 0)
     return (window,) if window else ()
 
 
 def _state(a: Application, shape: Shape) -> Sequence[Fact]:
-    """Return the next state with the dtype of the past one; unknown if that is omitted."""
+    """Return the next state with the dtype of the past state; unknown if it is omitted."""
     return [UNKNOWN] if a.input(_PAST_STATE) is None else a.like(shape, _PAST_STATE)

@@ -1,4 +1,4 @@
-"""Ops with subgraphs. `FactPropagation` infers their results from the subgraphs."""
+"""Define ops with subgraphs. `FactPropagation` infers their results from the subgraphs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The definition of an op, and the registry of all definitions.
+"""The base class of op definitions, and the registry of all definitions.
 
-A definition is an instance of a subclass of `Op`, registered by the decorator `op` for a domain, an
-op type and the opsets from ``since`` on. Everything that onnxfold does with an op asks its
-definition. A method that a class does not override has a default that is correct for any op.
+A definition is an instance of a subclass of `Op`. The decorator `op` registers it for a domain, an
+op type and the opsets from ``since`` on. Analyses and passes query the definition of an op. The
+default of each method is correct for any op.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ _NONE = Trait(0)
 
 StaticShape = tuple[int, ...]
 Axis = tuple[int, int]
-"""The index of an operand, and one of its axes as a negative number: -1 is the last axis."""
+"""The index of an operand, and a negative index of one of its axes; -1 is the last axis."""
 
 OMITTED: StaticShape = (0,)
-"""Stands for the shape of an omitted operand or result in `Op.cost`."""
+"""The shape of an omitted operand or result in `Op.cost`."""
 
 
 class Work(NamedTuple):
     """The number of operations of a node."""
 
     multiply_accumulates: int
-    """Those of products, convolutions and the like, without biases."""
+    """Multiply-accumulates of products, convolutions and similar ops, without biases."""
     operations: int
     """All operations; a multiply-accumulate counts as two."""
 
 
 class AxisBound(NamedTuple):
-    """Indices are less than the size of an axis of an operand."""
+    """The size of an axis of an operand as the upper bound of indices."""
 
     operand: int
     axis: int
 
 
 class ElementBound(NamedTuple):
-    """Indices are less than the element of an operand."""
+    """The single element of an operand as the upper bound of indices."""
 
     operand: int
 
 
 class OperandChecks(Protocol):
-    """Questions of `Op.can_fail` about the elements of the operands of a node."""
+    """The properties of a node's operands that `Op.can_fail` queries."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -71,17 +71,17 @@ class OperandChecks(Protocol):
         """Return the indices of the operands that are integers in every valid model."""
 
     def is_determined(self, k: int) -> bool:
-        """Return whether the elements are constants, or follow from sizes of inputs."""
+        """Return whether the elements are constant or depend only on sizes of inputs."""
 
     def are_indices(self, k: int, size: Number) -> bool:
         """Return whether all elements are valid indices of an axis with this size."""
 
     def may_divide_by_zero(self, k: int) -> bool:
-        """Return whether dividing by the elements may trap."""
+        """Return whether a division by the elements may trap."""
 
 
 class NodeProperties(Protocol):
-    """Questions about a node on which the position of an element has an effect."""
+    """The properties of a node that decide whether results depend on the position of an element."""
 
     @property
     def dtype(self) -> ir.DataType:
@@ -93,7 +93,7 @@ class NodeProperties(Protocol):
 
     @property
     def limits(self) -> Sequence[float | None]:
-        """The bounds of a Clip that has them; None for a bound that is not a constant."""
+        """The bounds of a Clip; None for a bound that is not a constant."""
 
     def has_no_negative_zero(self, k: int) -> bool:
         """Return whether no element of an operand is -0.0."""
@@ -107,31 +107,31 @@ class Op:
 
     Args:
         op_type: The name of the op in its domain.
-        domain: The domain; "" for ONNX's own.
-        since: The first opset of the domain for which the definition holds.
+        domain: The domain; "" for the ONNX domain.
+        since: The first opset of the domain to which the definition applies.
         traits: Properties of the op.
-        deterministic: Whether equal operands have equal results in every run; None: onnx's schema
-            of the op answers this. An op without a schema is not deterministic by default.
+        deterministic: Whether equal operands have equal results in every run. None selects the
+            property in onnx's schema. An op without a schema is not deterministic by default.
     """
 
     compute: ClassVar[Callable[..., KernelResult] | None] = None
-    """Computes the results with NumPy; only where every bit is defined and equal in onnxruntime.
+    """Computes the results with NumPy, only if every bit is defined and equal in onnxruntime.
 
-    Positional parameters are the inputs as ``numpy.ndarray``, keyword-only ones the attributes; see
-    `onnxfold.ops.numpy_kernels`."""
+    Positional parameters are the inputs as ``numpy.ndarray``. Keyword-only parameters are the
+    attributes. See `onnxfold.ops.numpy_kernels`."""
     kind: ClassVar[Kind] = Kind.GENERAL
-    """How an evaluator may compute the result of `compute`."""
+    """The kind of `compute`, which restricts the order in which an evaluator computes elements."""
     clamps_attributes: ClassVar[bool] = False
-    """Whether onnx's inference limits integer attributes to a range, whatever their number is."""
+    """Whether onnx's shape inference clamps integer attributes to their valid range."""
     may_be_random: ClassVar[bool] = False
     """Whether attributes or operands of a node determine if its results are random."""
     excludes_negative_zero: ClassVar[tuple[int, ...]] = ()
-    """Operands; if one of them has no element -0.0, the result has none."""
+    """Indices of operands; if one of them has no element -0.0, the result has none either."""
     restricted_constants: ClassVar[tuple[int, ...]] = ()
-    """Operands for which runtimes accept fewer constants than computed values, see
+    """Indices of operands for which runtimes accept only certain constants; see
     `accepts_constant`."""
     overwritten: ClassVar[tuple[int, ...]] = ()
-    """Operands into which onnxruntime may write a result, see `overwrites`."""
+    """Indices of operands that onnxruntime may overwrite; see `overwrites`."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Op:
         By default, ops with `Trait.LIKE_FIRST` return the type of the first operand.
 
         Raises:
-            Undecided: onnx's inference is used.
+            Undecided: The results are unknown, so onnx's shape inference is used.
         """
         if Trait.LIKE_FIRST not in self.traits or a.n_outputs > 1:
             raise Undecided
@@ -180,7 +180,7 @@ class Op:
     # Computation
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for operands of these dtypes; None is the dtype of an omitted one."""
+        """Return the kind for operands of these dtypes; None for omitted operands."""
         return self.kind
 
     @cached_property
@@ -193,7 +193,7 @@ class Op:
         return NumpyKernel(self.op_type, self.compute, kind)
 
     def moved_inputs(self, count: int) -> range:
-        """Return the operands, of ``count``, whose unchanged elements make up the result."""
+        """Return the indices of the operands, out of ``count``, whose elements form the result."""
         return range(1) if Trait.MOVES in self.traits else range(0)
 
     def is_deterministic(self, node: ir.Node, opset: int) -> bool | None:
@@ -201,33 +201,33 @@ class Op:
         return self.deterministic
 
     def overwrites(self, node: ir.Node) -> bool:
-        """Return whether onnxruntime writes results into `overwritten`, even into weights."""
+        """Return whether onnxruntime overwrites the operands in `overwritten`, even weights."""
         return bool(self.overwritten)
 
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return whether runtimes load a model in which one of `restricted_constants` is this."""
+        """Return whether runtimes accept this constant for one of `restricted_constants`."""
         return True
 
     def depends_on_position(self, node: NodeProperties) -> bool:
-        """Return whether an element has another result at another position on a supported CPU."""
+        """Return whether results depend on the position of an element on a supported CPU."""
         return Trait.ORDERS in self.traits and node.dtype == ir.DataType.INT64
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
         """Return whether last bits or signs of zeros depend on the position on a supported CPU.
 
-        Scalar code computes the last elements, which do not fill a vector register. It uses
-        another algorithm for functions of float64.
+        Scalar code computes the last elements, which do not fill a vector register. Its algorithms
+        for functions of float64 differ from those of vector code.
         """
         return Trait.VECTORIZED in self.traits and node.dtype != ir.DataType.FLOAT
 
     # Tensors that are broadcasts of smaller ones
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return how the bases of the results follow from those of the operands.
+        """Return how the bases of the results are computed from those of the operands.
 
-        See `onnxfold.ops.bases`. By default, only element-wise ops have an answer.
+        See `onnxfold.ops.bases`. By default, only element-wise ops are supported.
 
         Raises:
             Undecided: It is unknown whether the results are broadcasts of smaller tensors.
@@ -237,29 +237,30 @@ class Op:
         raise Undecided
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
-        """Return whether computing a base instead of a whole result leaves all bits equal.
+        """Return whether computing the base of a result instead of the result preserves all bits.
 
-        By default, this holds for ops without arithmetic, and for element-wise ops whose results do
-        not depend on the position of an element.
+        By default, this is true for ops without arithmetic, and for element-wise ops whose results
+        do not depend on the position of an element.
         """
         if self.traits & ELEMENTWISE:
             return self.is_independent_of_position(node)
         return bool(self.traits & WITHOUT_ARITHMETIC)
 
     def is_independent_of_position(self, node: NodeProperties) -> bool:
-        """Return whether an element has the same bits at each position on all supported CPUs."""
+        """Return whether results do not depend on the position on any supported CPU."""
         return not (self.depends_on_position(node) or self.rounds_by_position(node))
 
     def broadcasts(self, index: int, opset: int) -> bool:
-        """Return whether an operand may have size 1 where the result does not."""
+        """Return whether an operand is broadcast to the shape of the result."""
         return False
 
     # Failures and costs
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return why some elements of the operands may make a node fail; None if they cannot.
+        """Return the reason why elements of the operands may make a node fail.
 
-        By default, integers may be indices, lengths or axes: they have to be known.
+        The result is None if they cannot. By default, integers may be indices, lengths or axes, so
+        they must be known.
         """
         if Trait.READS_AT_FLOATS in self.traits:
             return "it reads at positions that floating-point numbers determine"
@@ -276,9 +277,9 @@ class Op:
     ) -> Work | None:
         """Return the number of operations; None if it is unknown.
 
-        By default, one operation for each element that is read or written, whichever is more. Ops
-        that only move, copy, select or convert elements perform none. The number is unknown for
-        ops of other domains than ONNX's own.
+        By default, it is the number of elements that are read or that are written, whichever is
+        greater. Ops that only move, copy, select or convert elements have no operations. The number
+        is unknown for ops outside the ONNX domain.
 
         Args:
             inputs: The shapes of the operands; `OMITTED` for an omitted one.
@@ -287,8 +288,8 @@ class Op:
 
         Raises:
             IndexError: An operand is missing.
-            TypeError: A required shape is unknown: it is None.
-            ValueError: The operands do not fit.
+            TypeError: A required shape is unknown, so it is None.
+            ValueError: The shapes of the operands are not compatible.
         """
         if self.traits & WITHOUT_ARITHMETIC:
             return Work(0, 0)
@@ -299,11 +300,11 @@ class Op:
     # Uses of elements, for random inputs of models
 
     def carries(self, index: int) -> bool:
-        """Return whether the results hold elements of an operand, moved, converted or bounded."""
+        """Return whether results contain elements of an operand, also converted or clamped ones."""
         return index in self.moved_inputs(index + 1)
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | ElementBound | None:
-        """Return the upper bound of an operand whose elements are indices; None for another."""
+        """Return the upper bound of an operand whose elements are indices; None for others."""
         return None
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
@@ -311,7 +312,7 @@ class Op:
         return ()
 
     def added_constant(self, node: ir.Node, index: int) -> int | None:
-        """Return the largest constant that the node adds to an operand; None for another op."""
+        """Return the largest constant that the node adds to an operand; None for other ops."""
         return None
 
     def words(self, node: ir.Node, index: int) -> list[str]:
@@ -331,22 +332,22 @@ class Op:
         return ()
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the operand's axis from which an axis of the result comes, if exactly one."""
+        """Return the only operand axis to which an axis of the result corresponds, or None."""
         return None
 
     def factor(self, node: ir.Node, index: int) -> float | None:
-        """Return the number by which a node multiplies an operand; None for another op."""
+        """Return the number by which a node multiplies an operand; None for other ops."""
         return None
 
 
 _DEFINITIONS: dict[tuple[str, str], list[Op]] = {}
-"""The definitions by domain and op type, those for older opsets first."""
+"""The definitions by domain and op type, in ascending order of opsets."""
 
 _C = TypeVar("_C", bound=type[Op])
 
 
 def register(definition: Op) -> None:
-    """Add a definition; one for the same op and opset is replaced."""
+    """Add a definition; it replaces a definition for the same op and opset."""
     key = (definition.domain, definition.op_type)
     others = [d for d in _DEFINITIONS.get(key, ()) if d.since != definition.since]
     _DEFINITIONS[key] = sorted([*others, definition], key=lambda d: d.since)
@@ -363,8 +364,8 @@ def op(
     """Register the decorated subclass of `Op` as the definition of ops.
 
     Args:
-        names: Names of ops of ONNX's own domain, or ``domain::name``.
-        since: The first opset of the domain for which the definition holds.
+        names: Names of ops of the ONNX domain, or ``domain::name``.
+        since: The first opset of the domain to which the definition applies.
         traits: Properties of the ops.
         deterministic: Whether equal operands have equal results in every run. A custom op is
             folded, merged and moved only if this is True.
@@ -380,20 +381,20 @@ def op(
 
 
 _KNOWN_DOMAINS = frozenset(("", "ai.onnx.ml", "com.microsoft"))
-"""Domains whose ops other packages do not define."""
+"""Domains whose definitions are all in this package."""
 
 _loaders: list[Callable[[], None]] = []
-"""Called once when an op of another domain is not defined."""
+"""Functions that are called once when an op of another domain has no definition."""
 
 
 def load_missing_definitions(loader: Callable[[], None]) -> Callable[[], None]:
-    """Let a function register more definitions when an op of another domain is not defined."""
+    """Decorate a function that registers definitions when an op of another domain has none."""
     _loaders.append(loader)
     return loader
 
 
 def _load_missing() -> None:
-    """Call the loaders once; one that fails is called again for the next op without definition."""
+    """Call each loader once. After an error, the next op without definition calls it again."""
     while _loaders:
         loader = _loaders.pop()
         try:
@@ -405,9 +406,9 @@ def _load_missing() -> None:
 
 @functools.lru_cache(maxsize=8192)
 def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
-    """Return the definition of an op at an opset of its domain; the newest one without an opset.
+    """Return the definition of an op at an opset of its domain; without an opset, the newest one.
 
-    An op that is not defined has the defaults of `Op`.
+    An op without a definition gets the defaults of `Op`.
     """
     name = "" if domain == "ai.onnx" else domain
     if (name, op_type) not in _DEFINITIONS and name not in _KNOWN_DOMAINS:
@@ -424,7 +425,7 @@ def definition_of(node: ir.Node) -> Op:
 
 @functools.cache
 def ops_with(traits: Trait) -> tuple[str, ...]:
-    """Return the ops of ONNX's own domain that have all these traits."""
+    """Return the names of the ops of the ONNX domain that have all these traits."""
     found = [
         definitions[-1]
         for (domain, _), definitions in _DEFINITIONS.items()

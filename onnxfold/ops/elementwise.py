@@ -1,11 +1,11 @@
-"""Element-wise ops: arithmetic, comparisons, logic, selections, casts and activations.
+"""Define element-wise ops: arithmetic, comparisons, logic, selections, casts and activations.
 
-NumPy computes only what IEEE 754, two's complement or logic fully define: Add, Cast and others.
-float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are undefined.
+NumPy computes only ops that IEEE 754, two's complement or logic fully define, such as Add and Cast.
+float16 and bfloat16 results are rounded after every op. Integers wrap. NaN payloads are undefined.
 The callers disable NumPy's floating-point warnings once for many kernels.
 
-onnxruntime's code for arm64 differs from IEEE 754 in a few cases, which are left to onnxruntime
-there. On CPUs of other families than x86-64 and arm64, all floating-point arithmetic is left to it.
+In a few cases, onnxruntime's code for arm64 differs from IEEE 754. On arm64, onnxruntime computes
+these cases. On CPUs other than x86-64 and arm64, it computes all floating-point arithmetic.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ from onnxfold.support.cpu_family import CpuFamily, cpu_family
 
 _LOGICAL = frozenset((BOOL,))
 _BROADCASTS = 7
-"""Before this opset, attributes enabled broadcasting; onnxruntime has no kernels for that."""
+"""The first opset with broadcasting by default; onnxruntime does not support earlier ones."""
 _DOUBLE_EXACT = 1 << 53
+"""All integers up to this absolute value are exact in float64."""
 _LARGEST_BOUNDARY = 1 << 31
-"""Absolute value up to which an integer input is set to a number that it is compared with."""
+"""Maximum absolute value of a boundary value of a comparison."""
 _NUMERALS = ["0", "1", "7"]
-"""Strings that are converted to numbers."""
+"""Strings that a Cast can convert to numbers."""
 
 
 def _proven(
@@ -87,7 +88,7 @@ def _proven(
 
 
 class Unary(Op):
-    """An op on one operand that NumPy computes exactly."""
+    """An op with one operand that NumPy computes exactly."""
 
     function: ClassVar[np.ufunc]
     accepted: ClassVar[frozenset[DType]]
@@ -110,7 +111,7 @@ class Unary(Op):
 
 
 class _OfSizes(Op):
-    """An op on one operand whose elements may be symbolic sizes or booleans."""
+    """An op with one operand whose elements may be symbolic sizes or booleans."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Keep the dtype and shape of the operand; compute symbolic elements."""
@@ -191,7 +192,7 @@ class Floor(Unary):
 
 @op("Reciprocal", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
 class Reciprocal(Unary):
-    """Return reciprocals. On arm64, vector code (Eigen) computes float32 from an estimate."""
+    """Return reciprocals. On arm64, Eigen's vector code computes float32 from an estimate."""
 
     function = np.reciprocal
     accepted = FLOATS
@@ -215,14 +216,14 @@ class Classification(Op):
         return a.tensor(a.shape(0), ir.DataType.BOOL)
 
 
-# Ops on operands that broadcast
+# Ops with broadcasting
 
 
 class Broadcasting(Op):
-    """An op on operands that broadcast, with the dtype of the first one."""
+    """An op with broadcasting; the dtype of the first operand determines that of the result."""
 
     is_exact: ClassVar[bool] = True
-    """Whether onnxruntime computes each element in the same way, wherever it is."""
+    """Whether onnxruntime computes each element in the same way at each position."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Broadcast the shapes; compute symbolic elements."""
@@ -237,7 +238,7 @@ class Broadcasting(Op):
         return [of_items(items, result, a.algebra)]
 
     def _items(self, a: Application) -> Array | None:
-        """Return the elements of the result if those of all operands are known."""
+        """Return the elements of the result if the elements of all operands are known."""
         objects = [a.objects(k) for k in range(len(a.inputs))]
         arrays = [array for array in objects if array is not None]
         if len(arrays) < len(a.inputs) or any(array.size > MOST_ELEMENTS for array in arrays):
@@ -254,7 +255,7 @@ class Broadcasting(Op):
         return self.is_exact and self.is_independent_of_position(node)
 
     def broadcasts(self, index: int, opset: int) -> bool:
-        """Return True if the opset has broadcasting without attributes."""
+        """Return whether the opset has broadcasting without attributes."""
         return opset >= _BROADCASTS
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
@@ -274,10 +275,10 @@ class Broadcasting(Op):
 
 
 class _OfPairs(Broadcasting):
-    """An op that computes symbolic sizes or booleans from left to right."""
+    """An op that combines symbolic sizes or booleans of all operands from left to right."""
 
     is_linear: ClassVar[bool] = False
-    """Whether results that are 0 for all integers, as of x * 0 and x - x, are 0 after wrapping."""
+    """Whether results that are 0 for all integers (x * 0, x - x) are also 0 after wrapping."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the result for two sizes or booleans."""
@@ -293,7 +294,7 @@ class _OfPairs(Broadcasting):
 
 
 class Binary(_OfPairs):
-    """An op on two operands that NumPy computes exactly."""
+    """An op with two operands that NumPy computes exactly."""
 
     function: ClassVar[np.ufunc]
     accepted: ClassVar[frozenset[DType]] = NUMBERS
@@ -311,7 +312,7 @@ class Binary(_OfPairs):
 
 @op("Add", since=_BROADCASTS, traits=Trait.COMMUTES)
 class Add(Binary):
-    """Return sums. A sum is -0.0 only if both terms are."""
+    """Return sums. A sum is -0.0 only if both terms are -0.0."""
 
     function = np.add
     is_linear = True
@@ -345,7 +346,7 @@ class Sub(Binary):
 
 
 def _constant_integers(value: ir.Value | None) -> Array | None:
-    """Return the elements of a constant of integers that is not empty."""
+    """Return the elements of a non-empty constant of integers; None for other values."""
     constant = constant_array(value)
     if constant is None or constant.size == 0 or constant.dtype.kind not in "iu":
         return None
@@ -364,7 +365,7 @@ class Mul(Binary):
         return algebra.mul(a, b)
 
     def factor(self, node: ir.Node, index: int) -> float | None:
-        """Return the other operand if it is one number."""
+        """Return the other operand if it is a single constant number."""
         return constant_number(node.inputs[1 - index])
 
 
@@ -378,7 +379,7 @@ class Predicate(Binary):
 
 @op("And", since=_BROADCASTS, traits=Trait.COMMUTES)
 class And(Predicate):
-    """Return whether both are true."""
+    """Return whether both operands are true."""
 
     function = np.logical_and
     accepted = _LOGICAL
@@ -390,7 +391,7 @@ class And(Predicate):
 
 @op("Or", since=_BROADCASTS, traits=Trait.COMMUTES)
 class Or(Predicate):
-    """Return whether one is true."""
+    """Return whether at least one operand is true."""
 
     function = np.logical_or
     accepted = _LOGICAL
@@ -426,7 +427,7 @@ class Comparison(Predicate):
     """An op that orders numbers."""
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
-        """Return the numbers on both sides of the number in the other operand."""
+        """Return the two neighbors of the number in the other operand."""
         number = _compared_number(node, index)
         return () if number is None else (number + 1, number - 1)
 
@@ -476,7 +477,7 @@ class GreaterOrEqual(Comparison):
 
 
 def _compared_number(node: ir.Node, index: int) -> int | None:
-    """Return the constant with which an operand is compared."""
+    """Return the constant with which an operand is compared, if it is small."""
     constant = constant_array(node.inputs[1 - index])
     if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf":
         return None
@@ -509,13 +510,13 @@ class _Extremum(_OfPairs):
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
         """Return whether the elements are integers.
 
-        Of zeros with different signs, onnxruntime returns the one or the other, which depends on
-        how the operands repeat.
+        For zeros with different signs, the result of onnxruntime depends on the axes along which
+        the operands repeat.
         """
         return not node.dtype.is_floating_point() and super().is_exact_on_bases(node)
 
     def carries(self, index: int) -> bool:
-        """Return True: the results are elements of the operands."""
+        """Return True, because the results are elements of the operands."""
         return True
 
 
@@ -541,22 +542,23 @@ class Max(_Extremum):
 @op("PRelu")
 @op("Pow", traits=Trait.HEAVY)
 class OnlyBroadcasting(Broadcasting):
-    """An op that onnxruntime computes."""
+    """An op with broadcasting that only onnxruntime computes."""
 
     is_exact = False
 
 
-def _refuse_traps(a: Array, b: Array) -> None:
-    """Raise Unfoldable for operands of an integer division that processors refuse."""
+def _check_division(a: Array, b: Array) -> None:
+    """Raise Unfoldable for operands of an integer division that trap on some processors."""
     check_allocatable(broadcast_shape(a.shape, b.shape), a.dtype)
-    a, b = distinct(a), distinct(b)
+    a = distinct(a)
+    b = distinct(b)
     if not np.all(b):
         raise Unfoldable("integer division by zero")
     if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():
         raise Unfoldable("integer division overflows")
 
 
-def _why_division_can_fail(operands: OperandChecks) -> str | None:
+def _reason_division_can_fail(operands: OperandChecks) -> str | None:
     return "it may divide by 0" if operands.may_divide_by_zero(1) else None
 
 
@@ -569,7 +571,7 @@ class Div(_OfPairs):
         return algebra.trunc_div(a, b)
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for operands of these dtypes: division of integers can fail."""
+        """Return the kind for operands of these dtypes; a division of integers can fail."""
         return kind_on(_proven(NUMBERS) & FLOATS, dtypes)
 
     def compute(self, a: Array, b: Array) -> Array:
@@ -577,18 +579,18 @@ class Div(_OfPairs):
         require(a, _proven(NUMBERS))
         if a.dtype in FLOATS:
             return np.asarray(np.divide(a, b))
-        _refuse_traps(a, b)
+        _check_division(a, b)
         if a.dtype in SIGNED:
-            # NumPy's integer division floors; subtracting the remainder first makes it exact.
+            # NumPy rounds down; without the remainder, the quotient is exact
             a = np.subtract(a, np.fmod(a, b))
         return np.asarray(np.floor_divide(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
         """Return whether a divisor may be 0."""
-        return super().can_fail(operands) or _why_division_can_fail(operands)
+        return super().can_fail(operands) or _reason_division_can_fail(operands)
 
     def factor(self, node: ir.Node, index: int) -> float | None:
-        """Return the reciprocal of the divisor if it is one number."""
+        """Return the reciprocal of the divisor if it is a single constant number."""
         divisor = constant_number(node.inputs[1]) if index == 0 else None
         return 1 / divisor if divisor else None
 
@@ -602,19 +604,19 @@ class Mod(Broadcasting):
         require(a, INTEGERS)
         if fmod:
             raise NotExact("onnxruntime computes integer fmod in float64")
-        _refuse_traps(a, b)
+        _check_division(a, b)
         return np.asarray(np.mod(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
         """Return whether a divisor may be 0."""
-        return super().can_fail(operands) or _why_division_can_fail(operands)
+        return super().can_fail(operands) or _reason_division_can_fail(operands)
 
 
 # Selections
 
 
 _BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
-"""Dtypes whose elements onnxruntime merges by testing for "not zero"."""
+"""Dtypes whose selected elements onnxruntime merges by tests for non-zero elements."""
 
 
 @op("Where", since=9, traits=Trait.PLACES)
@@ -634,33 +636,33 @@ class Where(Broadcasting):
         return Kind.GENERAL if dtypes[1] in _BY_VALUE else Kind.ELEMENTWISE
 
     def compute(self, condition: Array, x: Array, y: Array) -> Array:
-        """Return ``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
+        """Return ``x`` where the condition is true, and ``y`` elsewhere, with broadcasting.
 
-        Which -0.0 becomes 0.0 in onnxruntime depends on the axes along which the condition and a
-        branch repeat.
+        onnxruntime returns 0.0 for some elements -0.0. This depends on the axes along which the
+        condition and the branches repeat.
         """
         if x.dtype in _BY_VALUE:
             check_allocatable(broadcast_shape(condition.shape, x.shape, y.shape), x.dtype)
         selected = np.asarray(np.where(condition, x, y))
         if x.dtype in _BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
-            raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
+            raise NotExact("the sign of a zero depends on the axes along which operands repeat")
         return selected
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
-        """Return whether -0.0 of a branch may become 0.0, which depends on how operands repeat."""
+        """Return whether a branch may contain -0.0, for which the result may be 0.0."""
         if not node.dtype.is_floating_point():
             return False
         return not (node.has_no_negative_zero(1) and node.has_no_negative_zero(2))
 
     def carries(self, index: int) -> bool:
-        """Return True: the results are elements of the operands."""
+        """Return True, because the results are elements of the operands."""
         return True
 
 
 def _sign_of_zero_depends_on_position(node: NodeProperties, limits: Sequence[float | None]) -> bool:
-    """Return whether the position decides between 0.0 and -0.0 at a limit.
+    """Return whether the sign of a zero at a limit depends on the position.
 
-    On arm64, onnxruntime's vector code returns 0.0 for max(-0.0, 0.0), and its scalar code -0.0.
+    On arm64, onnxruntime's vector code returns 0.0 for max(-0.0, 0.0), but its scalar code -0.0.
     """
     if not node.dtype.is_floating_point():
         return False
@@ -685,7 +687,7 @@ class ClipByAttributes(Op):
     """Limit elements to an interval."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op: the bounds are numbers."""
+        """Return the same op, because the bounds are single numbers."""
         return elementwise(a)
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
@@ -698,7 +700,7 @@ class ClipByAttributes(Op):
         return is_float and _sign_of_zero_depends_on_position(node, node.limits)
 
     def carries(self, index: int) -> bool:
-        """Return whether the results hold elements of an operand."""
+        """Return whether the results contain elements of an operand."""
         return index == 0
 
 
@@ -706,7 +708,7 @@ class ClipByAttributes(Op):
 class Clip(ClipByAttributes):
     """Limit elements to an interval."""
 
-    # See `_sign_of_zero_depends_on_position`.
+    # False on arm64; see `_sign_of_zero_depends_on_position`.
     _is_exact_at_zero = cpu_family() is CpuFamily.X86_64
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
@@ -715,10 +717,10 @@ class Clip(ClipByAttributes):
         return kind_on(accepted if self._is_exact_at_zero else accepted - FLOATS, dtypes)
 
     def compute(self, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-        """Return ``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound is ignored.
+        """Return ``min(max(x, low), high)``; NaN in ``x`` is preserved, a NaN bound is ignored.
 
-        An omitted bound is the dtype's greatest *finite* value, to which infinities are clipped.
-        For bfloat16 it is infinity.
+        The default bounds are the least and greatest *finite* numbers of the dtype, so infinities
+        are clipped. For bfloat16, they are the infinities.
         """
         require(x, _proven(ORDERED))
         finfo: Any = ml_dtypes.finfo
@@ -732,7 +734,7 @@ class Clip(ClipByAttributes):
         high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
         if not self._is_exact_at_zero and x.dtype in FLOATS and (low == 0 or high == 0):
             raise NotExact("on this CPU, the sign of a zero depends on its position")
-        # np.maximum would propagate a NaN bound and choose between 0.0 and -0.0.
+        # np.maximum would propagate a NaN bound, and select 0.0 or -0.0
         x = np.asarray(np.where(x < low, low, x))
         return np.asarray(np.where(high < x, high, x))
 
@@ -742,13 +744,13 @@ class Clip(ClipByAttributes):
 
 _CASTABLE = NUMBERS | {BOOL}
 _ROUNDS_ONCE = cpu_family() is CpuFamily.X86_64
-"""On arm64, onnxruntime's vector code converts 64-bit integers to float32 through float64. That
-rounds twice unless the number is exact in float64."""
+"""False on arm64: onnxruntime's vector code converts 64-bit integers to float32 through float64,
+which rounds twice unless the number is exact in float64."""
 _CAST_BY_POSITION = frozenset(
     (ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32)
 )
-"""Dtypes to which Cast converts floats out of their range differently by position: uint32 on
-x86-64; on arm64 uint8 and uint16, and int32 from float64."""
+"""Dtypes to which Cast converts floats out of their range depending on the position. These are
+uint32 on x86-64, and on arm64 uint8, uint16, and int32 from float64."""
 
 
 @op("Cast", since=6, traits=Trait.EXACT | Trait.ALONG_AXES | Trait.PLACES | Trait.CONVERTS)
@@ -756,7 +758,7 @@ class Cast(Op):
     """Change the dtype."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the operand. Sizes in 32 bits are those in 64: `ASSUMPTIONS`."""
+        """Return the shape of the operand; sizes do not overflow 32 bits by `ASSUMPTIONS`."""
         algebra = a.algebra
         fact = a.fact(0)
         to = ir.DataType(a.attributes["to"])
@@ -772,7 +774,7 @@ class Cast(Op):
         return [of_items(items, to, algebra)]
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for a dtype and a target."""
+        """Return the kind for the dtype of the operand and the target dtype."""
         source = dtypes[0]
         target = _numpy_dtype(attributes["to"])
         if source == target:
@@ -785,18 +787,17 @@ class Cast(Op):
         return Kind.GENERAL if can_fail else Kind.ELEMENTWISE
 
     def compute(self, x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
-        """Return the elements of ``x`` in the dtype with ONNX number ``to``.
+        """Return the elements of ``x`` in the dtype with the ONNX number ``to``.
 
-        Floats are truncated toward zero to integers, integers wrap, everything but 0 is true.
+        Floats are truncated toward zero to integers. Integers wrap. All numbers except 0 are true.
         float64 is converted to 16-bit floats through float32, which rounds twice.
         """
         return _cast(x, _numpy_dtype(to))
 
     def depends_on_position(self, node: NodeProperties) -> bool:
-        """Return whether an element out of range has another result at another position.
+        """Return whether the result for a float out of range depends on the position.
 
-        A float out of an integer's range is converted differently in vector registers and by
-        scalar code.
+        Vector code and scalar code convert floats out of the range of integers differently.
         """
         if node.dtype not in _CAST_BY_POSITION:
             return False
@@ -805,11 +806,11 @@ class Cast(Op):
         return node.input_dtype.is_floating_point()
 
     def carries(self, index: int) -> bool:
-        """Return whether the results hold elements of an operand."""
+        """Return whether the results contain elements of an operand."""
         return index == 0
 
     def words(self, node: ir.Node, index: int) -> list[str]:
-        """Return numerals if strings are converted to numbers."""
+        """Return numerals if the node converts strings to numbers."""
         is_text = node.attributes.get_int("to", 0) == ir.DataType.STRING
         return [] if is_text else _NUMERALS
 
@@ -823,7 +824,7 @@ class CastLike(Op):
     """Change the dtype to that of another operand."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the results of a Cast; the elements of the other operand need not be known."""
+        """Return the results of a Cast. The elements of the other operand may be unknown."""
         dtype = a.fact(1).dtype
         if dtype is None:
             raise Undecided
@@ -834,27 +835,27 @@ class CastLike(Op):
         return facts_of_results(find("Cast", "", a.opset), cast)
 
     def compute(self, x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-        """Return the elements of ``x`` in the dtype of ``like``, see `Cast`."""
+        """Return the elements of ``x`` in the dtype of ``like``; see `Cast`."""
         return _cast(x, like.dtype)
 
     def carries(self, index: int) -> bool:
-        """Return whether the results hold elements of an operand."""
+        """Return whether the results contain elements of an operand."""
         return index == 0
 
 
 def _cast(x: Array, target: DType) -> Array:
-    """Return the elements in another dtype. Raises NotExact."""
+    """Return the elements in another dtype. Raises NotExact if the cast is not exact."""
     if x.dtype == target:
         return x
     castable = _proven(_CASTABLE)
     if x.dtype not in castable or target not in castable:
         raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
     if x.dtype in FLOATS and target in INTEGERS:
-        _refuse_out_of_range(x, target)
+        _check_range(x, target)
     if _may_round_twice(x.dtype, target):
-        _refuse_beyond_float64(x)
+        _check_exact_in_float64(x)
     if x.dtype == FLOAT64 and target in (FLOAT16, BFLOAT16):
-        x = x.astype(FLOAT32)  # as onnxruntime rounds
+        x = x.astype(FLOAT32)  # onnxruntime rounds twice
     return np.asarray(x.astype(target))
 
 
@@ -864,21 +865,21 @@ def _numpy_dtype(number: int) -> DType:
 
 
 def _may_round_twice(source: DType | None, target: DType) -> bool:
-    """Return whether onnxruntime may round integers twice that float64 cannot represent."""
+    """Return whether onnxruntime may round integers that are not exact in float64 twice."""
     return not _ROUNDS_ONCE and source in (INT64, UINT64) and target == FLOAT32
 
 
-def _refuse_beyond_float64(x: Array) -> None:
+def _check_exact_in_float64(x: Array) -> None:
     if x.size and (int(x.max()) > _DOUBLE_EXACT or int(x.min()) < -_DOUBLE_EXACT):
-        raise NotExact("on this CPU, large integers are rounded twice")
+        raise NotExact("on this CPU, onnxruntime rounds large integers twice")
 
 
-def _refuse_out_of_range(x: Array, target: DType) -> None:
+def _check_range(x: Array, target: DType) -> None:
     check_allocatable(x.shape, target)
     if not x.size:
         return
     x = distinct(x)
-    # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
+    # The upper bound is exclusive, because float64 cannot represent the greatest int64.
     info = np.iinfo(target)
     low = float(info.min)
     high = float(int(info.max) + 1)
@@ -917,7 +918,7 @@ class CumSum(Op):
         return along_axes(a, [axis_of(int(axis.item()), a.operand(0).rank)])
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
-        """Return True: onnxruntime adds whole slices one after the other."""
+        """Return True, because onnxruntime adds complete slices one after the other."""
         return True
 
 
@@ -937,8 +938,8 @@ class Dropout(Op):
     may_be_random = True
 
     def is_deterministic(self, node: ir.Node, opset: int) -> bool:
-        """Return whether it copies its input: training is off, or the ratio is a constant 0."""
-        inputs = [*node.inputs, None, None, None]  # an invalid node has none at all
+        """Return whether the node copies its operand, without training or with a ratio of 0."""
+        inputs = [*node.inputs, None, None, None]  # an invalid node may have no inputs
         if _is_constant_zero(inputs[1]):
             return True
         if inputs[2] is not None:

@@ -1,4 +1,4 @@
-"""Load definitions of custom ops: from Python files, and from other packages."""
+"""Load definitions of custom ops from Python files and from other packages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onnxfold.support.errors import UsageError
 from onnxfold.support.user_files import run_file
 
 ENTRY_POINTS = "onnxfold.ops"
-"""The entry points of packages with definitions: modules, which register them when imported."""
+"""The group of entry points of other packages; their modules register definitions on import."""
 
 
 def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
     """Register the definitions of a Python file, or of a class that `onnxfold.ops.op` decorates.
 
     Raises:
-        UsageError: The file cannot be loaded, or defines no op.
+        UsageError: The file cannot be loaded, or it defines no op.
     """
     if not isinstance(source, type):
         status = os.stat(source) if os.path.isfile(source) else None
@@ -30,11 +30,11 @@ def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _load_file(location: str, path: str, modified: int) -> None:
-    """Register the definitions of a file, once for each of its versions."""
+    """Register the definitions of a file, once for each modification time."""
     before = set(all_definitions())
     run_file(path, "ops")
     if before.issuperset(all_definitions()):
-        raise UsageError("there is no definition of an op in it", file=path)
+        raise UsageError("the file defines no op; decorate a subclass of Op with @op", file=path)
 
 
 @load_missing_definitions
@@ -42,10 +42,10 @@ def load_installed_ops() -> None:
     """Register the definitions of other packages.
 
     Raises:
-        UsageError: Those of a package cannot be loaded.
+        UsageError: The definitions of a package cannot be loaded.
     """
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         try:
             entry.load()
-        except Exception as error:  # another package may raise anything
+        except Exception as error:  # other packages may raise any exception
             raise UsageError(f"the ops {entry.name!r} cannot be loaded: {error}") from error

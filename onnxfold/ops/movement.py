@@ -1,7 +1,7 @@
-"""Ops that move, select, join or repeat elements, or read or set shapes.
+"""Define ops that move, select, join or repeat elements, and ops that read or change shapes.
 
-The NumPy result is a view if strides can express it, also of read-only, mapped and zero-stride
-inputs.
+NumPy kernels return views if strides can express the result. This includes views of read-only,
+memory-mapped and zero-stride inputs.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ from onnxfold.ops.numpy_kernels import (
 from onnxfold.ops.traits import Trait
 
 TO_THE_END = (1 << 31) - 1
-"""The end of a slice to the end of the axis in ONNX: this, or the largest 64-bit integer."""
+"""The end of a slice that includes the end of the axis; the largest int64 has the same meaning."""
 _ANY_END = (TO_THE_END, (1 << 63) - 1)
+# All integers up to this absolute value are exact in float64.
 _DOUBLE_EXACT = 1 << 53
+# Whether this version of NumPy has the argument ``copy`` of ``reshape``.
 _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
@@ -76,7 +78,7 @@ class Identity(Op):
         return x
 
     def carries(self, index: int) -> bool:
-        """Return whether the results hold elements of an operand."""
+        """Return whether the results contain elements of an operand."""
         return index == 0
 
     def factor(self, node: ir.Node, index: int) -> float:
@@ -103,7 +105,7 @@ class Transpose(Op):
         return a.like([sizes[k] for k in order])
 
     def compute(self, x: Array, *, perm: Sequence[int] | None = None) -> Array:
-        """Return ``x`` with axis ``perm[k]`` as axis ``k``; without ``perm`` all are reversed."""
+        """Return ``x`` with axis ``perm[k]`` as axis ``k``; the default reverses the axes."""
         if perm is None:
             return np.asarray(x.T)
         if sorted(perm) != list(range(x.ndim)):
@@ -127,13 +129,13 @@ class Transpose(Op):
         return OpOnBases(frozenset(k for k, axis in enumerate(order) if axis in operand.uniform))
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the axis before the permutation."""
+        """Return the axis of the operand before the permutation."""
         perm = node.attributes.get_ints("perm")
         return None if perm is None else (0, perm[axis] - len(perm))
 
 
 class _Reshaping(Op):
-    """An op that keeps the elements and their order."""
+    """An op that preserves the elements and their order."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the reshaped base."""
@@ -141,7 +143,7 @@ class _Reshaping(Op):
 
 
 def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
-    """Return a fact with other sizes, whose product must be that of the operand's sizes."""
+    """Return a fact with other sizes; their product must equal that of the operand's sizes."""
     if a.equal_size_pairs is not None:
         product = a.algebra.product
         a.require_equal(product(a.shape(0)), product(sizes))
@@ -149,7 +151,7 @@ def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
 
 
 def _reshaped_array(x: Array, shape: Sequence[int]) -> Array:
-    """Return an array with another shape; a copy only if strides cannot express the result."""
+    """Return an array with another shape; it is a copy if strides cannot express the result."""
     check_representable(shape, x.dtype)
     if x.flags.c_contiguous:
         return np.reshape(x, shape)
@@ -167,13 +169,13 @@ def _reshaped_array(x: Array, shape: Sequence[int]) -> Array:
 
 @op("Reshape", since=5, traits=Trait.MOVES | Trait.FREE)
 class Reshape(_Reshaping):
-    """Change the shape: 0 copies a size, and -1 is inferred."""
+    """Change the shape. A 0 copies a size of the operand, and a -1 is inferred."""
 
     kind = Kind.VIEW
     restricted_constants = (1,)
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes in the operand, with copied and inferred sizes."""
+        """Return the sizes in the second operand, with copied and inferred sizes."""
         target = a.numbers(1)
         allow_zero = a.attributes.get("allowzero") == 1
         sizes = a.fact(0).shape
@@ -185,23 +187,23 @@ class Reshape(_Reshaping):
         return _reshaped_fact(a, result)
 
     def compute(self, x: Array, shape: Array, *, allowzero: int = 0) -> Array:
-        """Return the elements of ``x`` in the same order in another shape.
+        """Return the elements of ``x`` in the same order with another shape.
 
-        0 keeps the dimension of ``x`` at that index (with ``allowzero=1`` it means 0), and one -1
-        is inferred. A copy is made only if strides cannot express the result.
+        A 0 is replaced by the size of ``x`` at the same index, except with ``allowzero=1``. One -1
+        is inferred. The result is a copy if strides cannot express it.
         """
         declared = integers(shape, "shape")
         target = [size if size or allowzero == 1 else x.shape[k] for k, size in enumerate(declared)]
         if -1 in target and (known := -math.prod(target)):
             target[target.index(-1)] = math.prod(x.shape) // known
         if min(target, default=0) < 0 or math.prod(target) != math.prod(x.shape):
-            raise Unfoldable(f"{math.prod(x.shape)} elements do not fit shape {declared}")
+            raise Unfoldable(f"{math.prod(x.shape)} elements cannot have the shape {declared}")
         return _reshaped_array(x, target)
 
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Refuse 0 and -1 with ``allowzero``, which runtimes accept for empty tensors only."""
+        """Return False for 0 and -1 with ``allowzero``, which runtimes accept only if empty."""
         attribute = node.attributes.get("allowzero")
         allows_zero = attribute is not None and (attribute.is_ref() or attribute.value)
         return not (allows_zero and {0, -1} <= set(elements.ravel().tolist()))
@@ -212,9 +214,9 @@ def reshaped_sizes(
 ) -> Shape:
     """Return the shape of the result of a Reshape.
 
-    An element of the operand that is 0 at run time copies the size at its index. So an expression
-    is the size only if it cannot be 0, if the copied size is 0 then, too, or if the number of
-    elements is 0 then (see ``ASSUMPTIONS``).
+    An element of the shape operand that is 0 at run time copies the size at its index. So an
+    expression equals the size in the result only in three cases: it cannot be 0, the copied size is
+    0 whenever it is 0, or the number of elements is 0 whenever it is 0 (see ``ASSUMPTIONS``).
     """
     if list(target).count(-1) > 1:
         raise Undecided
@@ -225,13 +227,13 @@ def reshaped_sizes(
     total = algebra.product(sizes)
     if missing is not None:
         others = [d for k, d in enumerate(strict) if k != missing]
-        if not allow_zero:  # beside a 0, -1 is undefined, and the run fails
+        if not allow_zero:  # a -1 together with a size of 0 is undefined, and the run fails
             algebra.required += [algebra.sub(size, 1) for size in others]
-        rest = algebra.product(tuple(others))  # models where it is 0 are excluded
-        if rest == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, others)):
+        product = algebra.product(tuple(others))  # not 0 in valid models
+        if product == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, others)):
             strict[missing] = algebra.unknown(low=0)
         else:
-            strict[missing] = algebra.floor_div(total, rest)
+            strict[missing] = algebra.floor_div(total, product)
         return tuple(strict)
     plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
     is_plain = all(algebra.low(n) >= 0 for n in plain) and algebra.product(tuple(plain)) == total
@@ -239,9 +241,9 @@ def reshaped_sizes(
 
 
 def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) -> bool:
-    """Return whether sizes that may be 0 are copied from the input and do not make others 0.
+    """Return whether sizes that may be 0 are copied from the operand, and imply no other 0.
 
-    With ``allowzero``, onnxruntime infers a -1 beside a 0 from the sizes that are not 0.
+    With ``allowzero``, onnxruntime infers a -1 from the non-zero sizes if another size is 0.
     """
     remaining = list(sizes)
     copied = set[int]()
@@ -251,25 +253,28 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) 
                 return False
             remaining.remove(size)
             copied |= algebra.atoms_in(size)
-    rest = {k for n in remaining if not algebra.is_positive(n) for k in algebra.atoms_in(n)}
-    return not (copied and rest) or (
-        copied.isdisjoint(rest) and all(algebra.atoms[k].is_dim for k in copied | rest)
-    )
+    other = set[int]()
+    for size in remaining:
+        if not algebra.is_positive(size):
+            other |= algebra.atoms_in(size)
+    if not copied or not other:
+        return True
+    return copied.isdisjoint(other) and all(algebra.atoms[k].is_dim for k in copied | other)
 
 
 def _size_at(
     algebra: Algebra, sizes: Shape, index: int, number: Number, allow_zero: bool
 ) -> Number:
-    """Return the size for an element of the operand of a Reshape."""
+    """Return the size in the result for an element of the shape operand of a Reshape."""
     if isinstance(number, int) and (number == -1 or number > 0):
         return number
     if allow_zero:
         return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
-    if index >= len(sizes):  # models with a 0 here are excluded
+    if index >= len(sizes):  # not 0 in valid models
         if number == 0:
             raise Undecided
         return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
-    if algebra.low(number) < 0:  # it may be the -1
+    if algebra.low(number) < 0:  # it may be -1
         return algebra.unknown(low=0)
     if number == 0:
         return sizes[index]
@@ -284,14 +289,14 @@ class Flatten(_Reshaping):
     kind = Kind.VIEW
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the product of the sizes before the axis, and that of the others."""
+        """Return the product of the sizes before the axis, and the product of the other sizes."""
         sizes = a.shape(0)
         axis = a.attributes.get("axis", 1)
         product = a.algebra.product
         return _reshaped_fact(a, (product(sizes[:axis]), product(sizes[axis:])))
 
     def compute(self, x: Array, *, axis: int = 1) -> Array:
-        """Return a matrix: the axes before ``axis`` are the rows, the others the columns."""
+        """Return a matrix with the axes before ``axis`` as rows and the others as columns."""
         if not -x.ndim <= axis <= x.ndim:
             raise Unfoldable(f"axis {axis} is out of range for rank {x.ndim}")
         return _reshaped_array(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
@@ -299,7 +304,7 @@ class Flatten(_Reshaping):
 
 @op("Squeeze", traits=Trait.MOVES | Trait.FREE)
 class Squeeze(_Reshaping):
-    """Remove axes of size 1. Models that remove another axis are excluded."""
+    """Remove axes of size 1. Valid models remove no other axes."""
 
     kind = Kind.VIEW
 
@@ -318,7 +323,7 @@ class Squeeze(_Reshaping):
         return _reshaped_fact(a, tuple(d for k, d in enumerate(sizes) if k not in removed))
 
     def compute(self, x: Array, axes: Integers | None = None) -> Array:
-        """Return ``x`` without the given axes, which have size 1; by default all axes of size 1."""
+        """Return ``x`` without ``axes``, which have size 1; by default, without all such axes."""
         listed = integers(() if axes is None else axes, "axes")
         removed = {normalized_axis(axis, x.ndim) for axis in listed}
         if not removed:
@@ -344,7 +349,7 @@ class Unsqueeze(_Reshaping):
         return _reshaped_fact(a, tuple(sizes))
 
     def compute(self, x: Array, axes: Integers) -> Array:
-        """Return ``x`` with axes of size 1 at ``axes``, indices in the result in any order."""
+        """Return ``x`` with axes of size 1 at ``axes``, which are indices in the result."""
         return np.expand_dims(x, tuple(integers(axes, "axes")))
 
 
@@ -395,7 +400,7 @@ class Slice(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes of the slices."""
         if any(fact and fact.shape is None for fact in a.inputs[3:]):
-            return [Fact(a.fact(0).dtype)]  # onnx takes such an operand for an omitted one
+            return [Fact(a.fact(0).dtype)]  # onnx treats such an operand as omitted
         sizes = list(a.shape(0))
         for axis, (start, end, step) in slice_ranges(a, len(sizes)).items():
             sizes[axis] = sliced_size(a.algebra, sizes[axis], start, end, step)
@@ -409,12 +414,13 @@ class Slice(Op):
         axes: Integers | None = None,
         steps: Array | None = None,
     ) -> Array:
-        """Return ``x[start:end:step]`` along ``axes`` (the first ones if omitted).
+        """Return ``x[start:end:step]`` along ``axes``, by default along the first axes.
 
-        Negative bounds count from the end, then bounds are clamped: unlike in Python, a start
+        Negative bounds count from the end. Then bounds are clamped. Unlike in Python, a start
         before the first element is clamped to the first element also for a negative step.
         """
-        starts, ends = integers(starts, "starts"), integers(ends, "ends")
+        starts = integers(starts, "starts")
+        ends = integers(ends, "ends")
         axes = integers(range(len(starts)) if axes is None else axes, "axes")
         each_step = [1] * len(starts) if steps is None else integers(steps, "steps")
         index = [slice(None)] * x.ndim
@@ -422,15 +428,15 @@ class Slice(Op):
         for start, end, axis, step in zip(starts, ends, axes, each_step, strict=True):
             axis = normalized_axis(axis, x.ndim)
             if axis in seen or step == 0:
-                raise Unfoldable("a slice needs distinct axes and steps other than 0")
+                raise Unfoldable("a slice requires distinct axes and steps other than 0")
             seen.add(axis)
             if step < 0 and end in _ANY_END:
-                raise NotExact("onnxruntime takes this end for `to the first element`, ONNX not")
+                raise NotExact("onnxruntime slices to the first element, but ONNX does not")
             index[axis] = _bounds(start, end, step, x.shape[axis])
         return x[tuple(index)]
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same slice of the other axes: slices of a uniform axis are equal."""
+        """Return the same op on the other axes, because slices of a uniform axis are equal."""
         operand = a.operand(0)
         ranges = slice_ranges(a.application, operand.rank)
         varying = {axis: bounds for axis, bounds in ranges.items() if axis not in operand.uniform}
@@ -445,7 +451,7 @@ class Slice(Op):
 
 
 def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:
-    """Return start, end and step of each axis in a Slice. Raises Undecided."""
+    """Return start, end and step of each axis of a Slice. Raises Undecided if they are unknown."""
     if "starts" in a.attributes:
         starts = list(a.attributes["starts"])
         ends = list(a.attributes["ends"])
@@ -462,16 +468,16 @@ def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, i
 
 
 def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
-    """Return the number of elements of an axis that a slice keeps."""
-    if step < 0 and end in _ANY_END:  # onnxruntime ends at the first element, ONNX before all
+    """Return the number of elements of an axis in a slice."""
+    if step < 0 and end in _ANY_END:  # see `Slice.compute`
         return algebra.unknown(low=0)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        # Python goes before the first element, ONNX stops at it
+        # for a negative step, Python clamps a start before the first element to -1, and ONNX to 0
         stop = None if step < 0 and end < -size else end
         return len(range(size)[max(start, -size) : stop : step])
     if step < 0:
         return algebra.unknown(low=0)
-    # a start behind the end of the axis is behind the end of the range, too
+    # a start after the end of the axis is also after the end of the range, so it needs no clamp
     first = start if algebra.low(start) >= 0 else _clamped(algebra, start, size)
     last = _clamped(algebra, end, size)
     if first is None or last is None:
@@ -481,7 +487,7 @@ def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step
 
 
 def _clamped(algebra: Algebra, index: Number, size: Number) -> Number | None:
-    """Return an index from the front, clamped to the axis; None if its sign is unknown."""
+    """Return a non-negative index clamped to the axis; None if its sign is unknown."""
     if isinstance(index, int) and index >= TO_THE_END:
         return size
     if algebra.high(index) < 0:
@@ -492,7 +498,7 @@ def _clamped(algebra: Algebra, index: Number, size: Number) -> Number | None:
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> slice:
-    """Return the Python slice, without negative bounds, that is equivalent to the one of ONNX."""
+    """Return the equivalent Python slice without negative bounds."""
     start += size if start < 0 else 0
     end += size if end < 0 else 0
     if step > 0:
@@ -506,7 +512,7 @@ def _bounds(start: int, end: int, step: int, size: int) -> slice:
 
 @op("Split", since=2, traits=Trait.MOVES)
 class Split(Op):
-    """Split into parts of given sizes, or as equal as possible."""
+    """Split into parts with certain sizes, or into equal parts."""
 
     kind = Kind.VIEW
 
@@ -541,10 +547,10 @@ class Split(Op):
         axis: int = 0,
         num_outputs: int | None = None,
     ) -> list[Array]:
-        """Return ``x`` cut along ``axis`` into the given sizes, or into equal parts.
+        """Return parts of ``x`` along ``axis`` with sizes ``split``, or equal parts.
 
-        With ``num_outputs``, which opset 18 added, the last part may be smaller if the sizes cannot
-        be equal; without it, that is an error.
+        With ``num_outputs``, which opset 18 added, the last part may be smaller if the parts cannot
+        be equal. Without it, this is an error.
         """
         axis = normalized_axis(axis, x.ndim)
         parts = num_outputs or n_outputs
@@ -552,17 +558,19 @@ class Split(Op):
         sizes = integers(() if split is None else split, "split")
         if not sizes:
             if num_outputs is None and size % parts:
-                raise Unfoldable(f"{size} does not split into {parts} equal parts")
+                raise Unfoldable(f"an axis of size {size} cannot be split into {parts} equal parts")
             part = -(-size // parts)
             if size and part * (parts - 1) >= size:
-                raise NotExact(f"{size} does not split into {parts} parts of {part}")
+                raise NotExact(
+                    f"an axis of size {size} cannot be split into {parts} parts of {part}"
+                )
             sizes = [min(part, size - k * part) for k in range(parts)]
         if min(sizes, default=0) < 0 or sum(sizes) != size or len(sizes) != parts:
-            raise Unfoldable(f"sizes {sizes} do not split dimension {size} in {parts}")
+            raise Unfoldable(f"an axis of size {size} cannot be split into {parts} parts: {sizes}")
         return np.split(x, [*itertools.accumulate(sizes[:-1])], axis)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op; the parts of a uniform axis have the same base."""
+        """Return the same op, or the base of the operand if the axis is uniform."""
         operand = a.operand(0)
         if axis_of(a.application.attributes.get("axis", 0), operand.rank) in operand.uniform:
             return ReshapedBase(operand.uniform)
@@ -576,7 +584,7 @@ class Concat(Op):
     kind = Kind.ASSEMBLED
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sum of the sizes along the axis; all others are equal."""
+        """Return the sum of the sizes along the axis; all other sizes are equal."""
         shapes = a.shapes()
         if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
             raise Undecided
@@ -585,14 +593,14 @@ class Concat(Op):
         for k, sizes in enumerate(zip(*shapes, strict=True)):
             if k == axis:
                 result.append(functools.reduce(a.algebra.add, sizes))
-            else:  # they are all equal: the simplest is taken
+            else:  # all sizes are equal, so an integer is selected if there is one
                 result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
                 for size in sizes:
                     a.require_equal(result[-1], size)
         return a.like(result)
 
     def compute(self, *operands: Array, axis: int) -> Array:
-        """Return the operands concatenated along ``axis``; all other dimensions are the same."""
+        """Return the concatenation of the operands along ``axis``."""
         first = operands[0]
         if len(operands) == 1:
             return first
@@ -606,7 +614,7 @@ class Concat(Op):
         return range(count)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the axis, and along axes that differ."""
+        """Return the same op with all elements along the axis and along non-uniform axes."""
         operands = a.all_operands()
         rank = len(a.result)
         axis = axis_of(a.application.attributes.get("axis", 1), rank)
@@ -617,7 +625,7 @@ class Concat(Op):
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]
     ) -> Mapping[int, int]:
-        """Shift the columns by the widths of the operands before."""
+        """Shift the columns by the widths of the previous operands."""
         operand = node.inputs[index]
         rank = 0 if operand is None or operand.shape is None else len(operand.shape)
         if rank < 2 or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
@@ -634,22 +642,22 @@ class Gather(Op):
     """Select slices along an axis."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes with those of the indices in place of the axis."""
+        """Return the sizes with the axis replaced by the axes of the indices."""
         data = a.shape(0)
         indices = a.shape(1)
         axis = axis_of(a.attributes.get("axis", 0), len(data))
         return a.like((*data[:axis], *indices, *data[axis + 1 :]))
 
     def compute(self, x: Array, indices: Array, *, axis: int = 0) -> Array:
-        """Return ``x`` at ``indices`` along ``axis``, which the axes of ``indices`` replace.
+        """Return ``x`` at ``indices`` along ``axis``, which is replaced by the axes of ``indices``.
 
-        Negative indices count from the end. A scalar index gives a view.
+        Negative indices count from the end. The result for a scalar index is a view.
         """
         axis = normalized_axis(axis, x.ndim)
         if x.dtype.kind in "OSU" and math.prod(x.shape[axis + 1 :]) > 1:
-            raise Unfoldable("onnxruntime copies the first string of each slice only")
+            raise Unfoldable("onnxruntime copies only the first string of each slice")
         if indices.dtype.kind not in "iu":
-            raise Unfoldable(f"indices of dtype {indices.dtype.name}")
+            raise Unfoldable(f"indices cannot have dtype {indices.dtype.name}")
         before = (slice(None),) * axis
         index: tuple[Any, ...]
         if indices.ndim == 0:
@@ -658,12 +666,12 @@ class Gather(Op):
         check_allocatable(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype)
         if x.flags.c_contiguous:
             return np.take(x, indices, axis=axis)
-        # np.take would first copy all of a strided or zero-stride operand.
+        # np.take would copy a complete strided or zero-stride operand first
         index = (*before, indices)
         return np.ascontiguousarray(x[index])
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op; the slices of a uniform axis are equal."""
+        """Return the same op, or the reshaped base if the axis is uniform."""
         data = a.operand(0)
         indices = a.operand(1)
         axis = axis_of(a.application.attributes.get("axis", 0), data.rank)
@@ -697,7 +705,7 @@ class Gather(Op):
         return selected_columns(node, index, columns) if is_last else columns
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the last axis of a table whose rows are selected."""
+        """Return the last axis of a matrix whose rows are selected."""
         table = node.inputs[0]
         if table is None or axis != -1 or node.attributes.get_int("axis", 0) != 0:
             return None
@@ -715,7 +723,7 @@ def _bound_by_axis(index: int, node: ir.Node) -> AxisBound | None:
 
 
 def selected_columns(node: ir.Node, index: int, columns: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the columns of the first operand that constant indices in the second select."""
+    """Return the columns of the first operand that constant indices select."""
     indices = constant_array(node.inputs[1])
     if indices is None or index != 0:
         return columns
@@ -737,7 +745,7 @@ class GatherND(Op):
     """Select slices at indices of several axes."""
 
     def carries(self, index: int) -> bool:
-        """Return whether the results hold elements of an operand."""
+        """Return whether the results contain elements of an operand."""
         return index == 0
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
@@ -766,7 +774,7 @@ class ScatterND(Op):
 @op("Scatter", traits=Trait.LIKE_FIRST | Trait.PLACES)
 @op("Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth", traits=Trait.PLACES)
 class Placement(Op):
-    """Move or select elements; onnx infers the results."""
+    """An op that moves or selects elements; onnx infers the results."""
 
 
 @op("Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
@@ -774,7 +782,7 @@ class Trilu(Op):
     """Keep the elements of matrices on one side of a diagonal."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op on whole matrices."""
+        """Return the same op on complete matrices."""
         rank = a.operand(0).rank
         return along_axes(a, [rank - 2, rank - 1])
 
@@ -784,15 +792,15 @@ class NonZero(Op):
     """Return the indices of the elements that are not zero."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return a row for each axis; of a scalar onnxruntime makes one row, and ONNX none."""
+        """Return a row for each axis; for a scalar, onnxruntime returns one row, and ONNX none."""
         rank = len(a.shape(0))
         rows = rank or a.algebra.unknown(low=0)
         return a.tensor([rows, a.algebra.unknown(low=0)], ir.DataType.INT64)
 
     def compute(self, x: Array) -> Array:
-        """Return the indices of the elements that are not zero, in a row for each axis."""
+        """Return the indices of the elements that are not zero, with a row for each axis."""
         if not x.ndim:
-            raise NotExact("NonZero of a scalar")
+            raise NotExact("onnxruntime and ONNX differ for NonZero of a scalar")
         check_allocatable((x.ndim, int(np.count_nonzero(x))), np.dtype(np.int64))
         return np.array(np.nonzero(x), np.int64)
 
@@ -801,7 +809,7 @@ class NonZero(Op):
 
 
 def _as_sizes(a: Application, numbers: Sequence[Number]) -> list[Number]:
-    """Return the elements of a shape operand. Models with a negative one are excluded."""
+    """Return the elements of a shape operand, which are not negative in valid models."""
     algebra = a.algebra
     return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
 
@@ -823,11 +831,11 @@ class Expand(Op):
         return a.like(a.broadcast(sizes, a.shape(0)))
 
     def compute(self, x: Array, shape: Array) -> Array:
-        """Return ``x`` broadcast to ``shape``; a dimension 1 of ``shape`` keeps that of ``x``."""
+        """Return ``x`` broadcast to ``shape``; a 1 in ``shape`` keeps the size of ``x``."""
         return _broadcast(x, broadcast_shape(x.shape, integers(shape, "shape")))
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the base of the operand: new axes are uniform."""
+        """Return the base of the operand; new axes are uniform."""
         return ReshapedBase(uniform_in_all([a.operand(0)], len(a.result)))
 
 
@@ -847,7 +855,7 @@ class Tile(Op):
         """Return ``x`` repeated along every axis; a view if only axes of size 1 are repeated."""
         counts = integers(repeats, "repeats")
         if len(counts) != x.ndim or min(counts, default=0) < 0:
-            raise Unfoldable(f"repeats {counts} do not fit rank {x.ndim}")
+            raise Unfoldable(f"repeats {counts} are invalid for rank {x.ndim}")
         shape = [n * d for n, d in zip(counts, x.shape, strict=True)]
         if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
             return _broadcast(x, shape)
@@ -855,7 +863,7 @@ class Tile(Op):
         return np.tile(x, counts)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with the repetitions of the axes that are not uniform."""
+        """Return the same op, which repeats only the axes that are not uniform."""
         operand = a.operand(0)
         repeats = a.application.numbers(1)
         counts = [1 if k in operand.uniform else n for k, n in enumerate(repeats)]
@@ -879,7 +887,7 @@ class ConstantOfShape(Op):
         return a.tensor(_as_sizes(a, a.numbers(0)), dtype)
 
     def compute(self, shape: Array, *, value: Array | None = None) -> Array:
-        """Return a zero-stride tensor full of ``value`` (one element; float32 0 if omitted)."""
+        """Return a zero-stride array that repeats ``value``, by default a float32 zero."""
         fill = np.zeros((), np.float32) if value is None else value.reshape(())
         sizes = integers(shape, "shape")
         check_representable(sizes, fill.dtype)
@@ -928,18 +936,20 @@ class Range(ContribRange):
         first = start.reshape(())
         step = delta.reshape(())
         if not step:
-            raise Unfoldable("a range needs a delta other than 0")
+            raise Unfoldable("a range requires a delta other than 0")
         span = int(limit.reshape(())) - int(first)
         count = max(0, -(-span // int(step)))
-        check_allocatable([count], start.dtype)  # engines may treat an overflow as an empty range
+        check_allocatable(
+            [count], start.dtype
+        )  # onnxruntime may treat an overflow as an empty range
         if abs(span) > min(_DOUBLE_EXACT, int(np.iinfo(start.dtype).max)):
-            raise Unfoldable("the range's length is beyond exact float64")
+            raise Unfoldable("the length of the range is not exact in float64")
         return np.asarray(first + np.arange(count, dtype=start.dtype) * step)
 
 
 @op("OneHot", traits=Trait.REPEATS)
 class OneHot(Op):
-    """Return rows with one element that differs."""
+    """Return one-hot rows."""
 
     def index_bound(self, index: int, node: ir.Node) -> ElementBound | None:
         """Return the depth."""
@@ -949,7 +959,7 @@ class OneHot(Op):
 @op("EyeLike", traits=Trait.REPEATS)
 @op("Constant", traits=Trait.FREE)
 class Fill(Op):
-    """Return constant elements; onnx infers the results."""
+    """An op that returns constant elements; onnx infers the results."""
 
 
 # Padding
@@ -957,7 +967,7 @@ class Fill(Op):
 
 @op("Pad", "com.microsoft::Pad", traits=Trait.SELECTS)
 class Pad(Op):
-    """Add elements before and after those along each axis."""
+    """Add elements at the beginning and end of axes."""
 
     restricted_constants = (3,)
 
@@ -969,7 +979,7 @@ class Pad(Op):
         if pads is None or pads.shape != (2 * len(sizes),) or a.input(3) is not None:
             raise Undecided
         is_constant = a.attributes.get("mode", "constant") in ("constant", b"constant")
-        a.may_fail_unless(is_constant)  # reflected padding is limited by the size
+        a.may_fail_unless(is_constant)  # other modes limit the padding to the size
         before = pads[: len(sizes)]
         after = pads[len(sizes) :]
         padding = map(algebra.add, before, after)
@@ -992,5 +1002,5 @@ class Pad(Op):
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Refuse int32 axes: shape inference reads constant axes as int64 only."""
+        """Return False for int32: shape inference reads constant axes only as int64."""
         return dtype != ir.DataType.INT32

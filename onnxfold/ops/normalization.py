@@ -1,4 +1,4 @@
-"""Normalizations, and Softmax."""
+"""Define normalizations and Softmax."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Normalization(Op):
 
 
 _ONE_AXIS = 13
-"""The first opset in which Softmax normalizes one axis, not all from an axis on."""
+"""The first opset in which Softmax normalizes one axis instead of all axes from one on."""
 
 
 @op("LogSoftmax", "Softmax", traits=_SOFTMAX)
@@ -40,7 +40,7 @@ class ChannelNormalization(Op):
     """A normalization of channels, the second axis."""
 
     def require_sizes(self, a: Application) -> None:
-        """Require a number for each channel."""
+        """Require one element for each channel."""
         first, *others = a.shapes()
         for shape in others:
             a.require_equal((*shape, 0)[0], (*first, 0, 0)[1])
@@ -58,7 +58,7 @@ class BatchNormalization(ChannelNormalization):
     overwritten = (3, 4)
 
     def overwrites(self, node: ir.Node) -> bool:
-        """In training mode, onnxruntime writes the running mean and variance."""
+        """Return whether onnxruntime overwrites the running mean and variance, in training mode."""
         mode = node.attributes.get("training_mode")
         return mode is not None and mode.value != 0
 
@@ -68,7 +68,7 @@ class LayerNormalization(Op):
     """Normalize the last axes."""
 
     def require_sizes(self, a: Application) -> None:
-        """Require scale and bias that broadcast to the first operand."""
+        """Require a scale and a bias that broadcast to the first operand."""
         first, *others = a.shapes()
         a.may_fail_unless(all(len(shape) <= len(first) for shape in others))
         a.broadcast(first, *others)

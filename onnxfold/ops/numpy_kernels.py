@@ -1,11 +1,12 @@
-"""NumPy kernels, and the dtypes and checks that all of them share.
+"""NumPy kernels with their common dtypes and checks.
 
-A kernel is the method `compute` of an op definition. Positional parameters are the op's inputs as
-``numpy.ndarray`` (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an
-omitted optional input), keyword-only parameters are the op's attributes with the defaults of the
-ONNX schema. An attribute of older opsets that is an input in newer ones is a positional parameter,
-too. The name ``n_outputs`` is reserved for the number of outputs of the node. A kernel returns one
-array, or a sequence of arrays. It may return a view of an input, and never writes to it.
+A kernel is the method `compute` of an op definition. Its positional parameters are the inputs of
+the op as ``numpy.ndarray``, or None for omitted inputs. The arrays may be strided, read-only, or of
+an ``ml_dtypes`` dtype. Keyword-only parameters are the attributes of the op with the defaults of
+the ONNX schema. An attribute of older opsets that is an input in newer ones is a positional
+parameter. The keyword-only parameter ``n_outputs`` is the number of outputs of the node. A kernel
+returns one array or a sequence of arrays. It may return views of its inputs, and does not write to
+them.
 """
 
 from __future__ import annotations
@@ -52,36 +53,36 @@ _MEMORY = memory_of_the_machine()
 
 
 class NotExact(Exception):
-    """The kernel may differ from onnxruntime on these operands: the next evaluator is used."""
+    """The kernel may differ from onnxruntime, which therefore computes the node."""
 
 
 class Unfoldable(Exception):
-    """The result is undefined, or computing it would crash: the node is not folded."""
+    """The node is not folded: its result is undefined, or computing it would crash."""
 
 
 class Postpone(Exception):
-    """The result is larger than the caller allows now."""
+    """The result takes more bytes than the caller currently allows."""
 
 
 MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
-"""Bytes that the current kernel may allocate; None for no limit."""
+"""Maximum bytes that the current kernel may allocate; None for no limit."""
 
 
 class Kind(enum.Enum):
-    """How an evaluator may compute the result of a kernel."""
+    """The dependence of a kernel's results on its operands."""
 
     VIEW = "view"
-    """Returns views of its first input or of a fill element, which take no memory at any size.
-    (Reshape and Flatten copy if strides cannot express the result.)"""
+    """Returns views of its first input or of a fill element, which take no memory. Reshape and
+    Flatten return a copy if strides cannot express the result."""
     ELEMENTWISE = "elementwise"
-    """Every output element depends only on the operands' elements at the same (broadcast) position.
-    Never fails on data, so it can be computed in tiles when the result is written."""
+    """Each element depends only on the elements of the broadcast operands at the same position. The
+    kernel cannot fail on data, so the result can be computed in tiles when it is written."""
     ASSEMBLED = "assembled"
-    """Any box of the result consists of boxes of the operands. Never fails on data."""
+    """Any box of the result consists of boxes of the operands. The kernel cannot fail on data."""
     SHAPE = "shape"
-    """Depends only on the shapes of its operands: never worth postponing."""
+    """Depends only on the shapes of its operands, so it is computed immediately."""
     GENERAL = "general"
-    """Anything else: only such a kernel can fail on data."""
+    """All other kernels. Only these can fail on data."""
 
 
 KindRule = Callable[[Sequence[DType | None], Mapping[str, Any]], Kind]
@@ -93,8 +94,8 @@ class NumpyKernel:
 
     Args:
         op_type: The name of the op.
-        function: Computes the results, see the module.
-        kind: How an evaluator may compute the result, or a function of dtypes and attributes.
+        function: Computes the results; the docstring of the module describes its parameters.
+        kind: The kind of the kernel, or a function of dtypes and attributes.
     """
 
     def __init__(
@@ -105,20 +106,23 @@ class NumpyKernel:
         self.function = function
         parameters = list(inspect.signature(function).parameters.values())
         self.names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
-        """Names of its parameters."""
+        """The names of the parameters."""
         required = [p for p in parameters if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
         self.n_required = len(required)
 
     def kind_for(self, dtypes: Iterable[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for operands of these dtypes: integer Div can fail, float Div not.
+        """Return the kind for operands of these dtypes.
 
-        Raises Unfoldable for attributes that no valid model has.
+        It may depend on the dtypes: a Div of integers can fail, but a Div of floats cannot.
+
+        Raises:
+            Unfoldable: An attribute is invalid.
         """
         if not attributes.keys() <= self.names:
             return Kind.GENERAL
         if isinstance(self.kind, Kind):
             return self.kind
-        kind: Kind = _refusing(self.kind, (list(dtypes), attributes), {})
+        kind: Kind = _call(self.kind, (list(dtypes), attributes), {})
         return kind
 
     def __call__(
@@ -129,21 +133,30 @@ class NumpyKernel:
         n_outputs: int,
         most_bytes: int | None = None,
     ) -> list[Array]:
-        """Run the kernel. Raises NotExact or Unfoldable with the reason as its message.
+        """Run the kernel.
 
-        With ``most_bytes`` it raises Postpone instead of allocating more bytes.
+        Args:
+            inputs: The operands; None for omitted ones.
+            attributes: The attributes of the node.
+            n_outputs: The number of outputs of the node.
+            most_bytes: Maximum bytes of a result; None for no limit.
+
+        Raises:
+            NotExact: The results may differ from those of onnxruntime.
+            Unfoldable: The operands or attributes are invalid.
+            Postpone: A result takes more than ``most_bytes`` bytes.
         """
         if not attributes.keys() <= self.names:
             unknown = min(attributes.keys() - self.names)
-            raise NotExact(f"attribute {unknown} is not known to the NumPy kernel")
+            raise NotExact(f"the NumPy kernel does not support attribute {unknown}")
         if "n_outputs" in self.names:
             attributes = {**attributes, "n_outputs": n_outputs}
         for x in inputs[: self.n_required]:
             if x is None:
-                raise Unfoldable("an operand is left out")
+                raise Unfoldable("a required operand is omitted")
         token = MOST_BYTES.set(most_bytes)
         try:
-            result: KernelResult = _refusing(self.function, inputs, attributes)
+            result: KernelResult = _call(self.function, inputs, attributes)
         finally:
             MOST_BYTES.reset(token)
         if isinstance(result, np.ndarray):
@@ -151,20 +164,19 @@ class NumpyKernel:
         return list(result)
 
 
-def _refusing(
-    function: Callable[..., Any], inputs: Sequence[Any], arguments: Mapping[str, Any]
-) -> Any:
+def _call(function: Callable[..., Any], inputs: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a function; convert exceptions for invalid operands to Unfoldable."""
     try:
         return function(*inputs, **arguments)
     except (AttributeError, IndexError, MemoryError, OverflowError, TypeError, ValueError) as error:
-        # NumPy raises these for invalid operands: wrong count, rank, shape or dtype; or None
+        # NumPy raises these for None and for a wrong number, rank, shape or dtype of operands
         raise Unfoldable(f"invalid operands: {error}") from error
 
 
 def require(x: Array, accepted: frozenset[DType]) -> None:
-    """Raise NotExact unless the kernel is right for the dtype of ``x``."""
+    """Raise NotExact unless the kernel is exact for the dtype of ``x``."""
     if x.dtype not in accepted:
-        raise NotExact(f"no NumPy arithmetic for {x.dtype.name}")
+        raise NotExact(f"NumPy arithmetic is not exact for {x.dtype.name}")
 
 
 def kind_on(accepted: frozenset[DType], dtypes: Iterable[DType | None]) -> Kind:
@@ -174,21 +186,21 @@ def kind_on(accepted: frozenset[DType], dtypes: Iterable[DType | None]) -> Kind:
 
 
 def check_representable(shape: Sequence[int], dtype: DType) -> None:
-    """Raise Unfoldable for a shape that no NumPy array, not even a view, can have."""
+    """Raise Unfoldable for a shape that NumPy does not support, even for views."""
     if len(shape) > MAX_RANK:
         raise Unfoldable(f"a result of rank {len(shape)} is not representable")
     if min(shape, default=0) < 0:
-        raise Unfoldable(f"a result of shape {list(shape)} does not exist")
-    # NumPy's own size check ignores zeros.
+        raise Unfoldable(f"a result cannot have the shape {list(shape)}")
+    # NumPy ignores zeros when it checks the size
     if math.prod(d for d in shape if d) * dtype.itemsize >= 1 << 63:
         raise Unfoldable(f"a result of shape {list(shape)} is not representable")
 
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
-    """Raise Unfoldable above the machine's memory, Postpone above the caller's ``most_bytes``.
+    """Raise Unfoldable above the machine's memory, and Postpone above the caller's ``most_bytes``.
 
-    Every kernel whose result can be much larger than its operands calls this before it allocates,
-    as the sizes may come from a hostile file.
+    Every kernel whose result can be much larger than its operands calls this before an allocation,
+    because the sizes may be in an untrusted file.
     """
     check_representable(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -200,28 +212,28 @@ def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
 
 
 def normalized_axis(axis: int, rank: int) -> int:
-    """Return ``axis`` counted from the front. Raises Unfoldable if there is no such axis."""
+    """Return ``axis`` as a non-negative index. Raises Unfoldable if it is out of range."""
     if not -rank <= axis < rank:
         raise Unfoldable(f"axis {axis} is out of range for rank {rank}")
     return axis % rank
 
 
 Integers = Array | Sequence[int]
-"""A shape, axes, pads and the like: an operand in newer opsets, an attribute in older ones."""
+"""A list of integers, such as axes, which is an attribute in older opsets and then an operand."""
 
 
-def integers(x: Integers, what: str) -> list[int]:
+def integers(x: Integers, name: str) -> list[int]:
     """Return the elements of a 0-d or 1-d integer operand, or of an attribute."""
     if not isinstance(x, np.ndarray):
         return list(x)
     if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
-        raise Unfoldable(f"{what} must be a list of integers")
+        raise Unfoldable(f"{name} must be a list of integers")
     numbers: list[int] = x.ravel().tolist()
     return numbers
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the common shape by broadcasting. Raises Unfoldable for shapes that do not fit."""
+    """Return the broadcast shape of shapes. Raises Unfoldable if they are not compatible."""
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
     except (RuntimeError, ValueError) as error:

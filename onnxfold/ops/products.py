@@ -1,4 +1,4 @@
-"""Matrix products, Einsum and attention."""
+"""Define matrix products, Einsum and attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _transposed(shape: Shape, transpose: int) -> Shape:
 
 
 class Product(Op):
-    """Multiply matrices on the last two axes, perhaps transposed; the other axes broadcast."""
+    """A product of matrices on the last two axes, perhaps transposed; the others broadcast."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the shape of the product."""
@@ -47,12 +47,12 @@ class Product(Op):
         return self.result(a, shape)
 
     def require_other_sizes(self, a: Application, shape: Shape) -> None:
-        """Record that the other operands, zero points, are single numbers."""
+        """Record that all other operands, which are zero points, are single numbers."""
         if a.equal_size_pairs is not None:
             a.may_fail_unless(all(other in ((), (1,)) for other in a.shapes()[2:]))
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
-        """Return the product with its dtype, that of the first operand."""
+        """Return the product with the dtype of the first operand."""
         return a.like(shape)
 
     def cost(
@@ -61,7 +61,7 @@ class Product(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Each element of the result is a sum of products."""
+        """Return the work of a sum of products for each element of the result."""
         transposed = attributes.get("transA")
         axis = 0 if transposed is not None and transposed.as_int() else -1
         return multiply_accumulates(math.prod(outputs[0]) * inputs[0][axis])
@@ -72,7 +72,7 @@ class MatMul(Product):
     """Multiply matrices."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op on whole matrices."""
+        """Return the same op on complete matrices."""
         left = a.operand(0)
         right = a.operand(1)
         if left.rank < 2 or right.rank < 2 or len(a.application.inputs) > 2:
@@ -83,13 +83,13 @@ class MatMul(Product):
         return OpOnBases(uniform_in_all((left, right), rank) - {rank - 2, rank - 1}, full)
 
     def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
-        """Return the columns of the left and the rows of the right factor."""
+        """Return the axis of the left columns and that of the right rows."""
         left = -2 if node.attributes.get_int("transA", 0) else -1
         right = -1 if node.attributes.get_int("transB", 0) else -2
         return (0, left), (1, right)
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the rows of the left or the columns of the right factor."""
+        """Return the axis of the left rows or that of the right columns."""
         if axis not in (-2, -1):
             return None
         name = "transA" if axis == -2 else "transB"
@@ -121,7 +121,7 @@ class QLinearMatMul(Product):
     """Multiply quantized matrices; onnx infers the result."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Leave the result to onnx."""
+        """Raise Undecided, so that onnx infers the result."""
         raise Undecided
 
 
@@ -130,18 +130,18 @@ class Einsum(Op):
     """Sum products of elements of any number of operands."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Broadcast the sizes with one letter, as onnxruntime does; onnx takes the first one."""
-        terms, arrow, kept = a.attributes["equation"].replace(" ", "").partition("->")
+        """Broadcast the sizes with a letter, as onnxruntime does; onnx uses the first size."""
+        terms, arrow, result = a.attributes["equation"].replace(" ", "").partition("->")
         if not arrow:
             letters = sorted(terms.replace("...", "").replace(",", ""))
-            kept = "".join(["...", *(letter for letter in letters if letters.count(letter) == 1)])
+            result = "".join(["...", *(each for each in letters if letters.count(each) == 1)])
         sizes: dict[str | int, Number] = {}
         for term, shape in zip(terms.split(","), a.shapes(), strict=True):
             labels = _labels(term, len(shape) - len(term.replace("...", "")))
             for label, size in zip(labels, shape, strict=True):
                 (sizes[label],) = a.broadcast((sizes.get(label, 1),), (size,))
         unnamed = sum(isinstance(label, int) for label in sizes)
-        return a.like([sizes[label] for label in _labels(kept, unnamed)])
+        return a.like([sizes[label] for label in _labels(result, unnamed)])
 
     def cost(
         self,
@@ -149,7 +149,7 @@ class Einsum(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return the product of all index ranges; one operand needs no multiplication."""
+        """Return the product of all index ranges; a single operand requires no multiplication."""
         equation = attributes["equation"].as_string().replace(" ", "")
         terms = equation.partition("->")[0].split(",")
         sizes: dict[str, int] = {}
@@ -159,11 +159,12 @@ class Einsum(Op):
 
 
 def _labels(term: str, unnamed: int) -> list[str | int]:
-    """Return a letter for each axis, and negative numbers for those of an ellipsis."""
+    """Return a letter for each axis, and negative numbers for the axes of an ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *(range(-unnamed, 0) if dots else ()), *after]
 
 
+# The index of the operand with the keys of the cache.
 _PAST_KEYS = 4
 
 
@@ -172,10 +173,11 @@ class Attention(Op):
     """Scaled dot product attention."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the first output; of the others only the dtype.
+        """Return the shape of the first output, and only the dtypes of the others.
 
-        onnx's inference treats unknown sizes as 0. Operands are [batch, heads, sequence, head
-        size], or [batch, sequence, heads * head size] with the heads as attributes.
+        onnx's shape inference is not used, because it treats unknown sizes as 0. Operands are
+        [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with the number
+        of heads as attributes.
         """
         a.may_fail_unless(False)
         query = a.fact(0)
@@ -195,7 +197,7 @@ class Attention(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Elements of queries and results are multiplied by all keys or values."""
+        """Return the work of multiplying queries by all keys, and the results by all values."""
         has_past = len(inputs) > _PAST_KEYS and len(inputs[_PAST_KEYS]) > 1
         past = inputs[_PAST_KEYS][-2] if has_past else 0
         elements = math.prod(inputs[0]) + math.prod(outputs[0])

@@ -1,4 +1,4 @@
-"""Quantization and dequantization."""
+"""Define quantization and dequantization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _QUANTIZES = Trait.HEAVY | Trait.ALONG_AXES | Trait.QUANTIZES
 
 
 class Quantization(Op):
-    """Convert by scales and zero points along an axis, or in blocks."""
+    """A conversion by scales and zero points, along an axis or in blocks."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the shape of the first operand."""
@@ -33,7 +33,7 @@ class Quantization(Op):
         return self.result(a, shape)
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
-        """Return the result with its dtype."""
+        """Return the fact of the result."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""Recurrent networks."""
+"""Define recurrent networks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Recurrent(Op):
     """A recurrent layer on a batch of sequences of vectors."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Require three axes; onnx infers the results."""
+        """Require an operand with three axes; onnx infers the results."""
         a.require(len(a.shape(0)) == 3)
         raise Undecided
 
@@ -29,7 +29,7 @@ class Recurrent(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """At each step, each row is multiplied by all weights of W and R."""
+        """Return the work of multiplying each row by all weights of W and R in each step."""
         rows = math.prod(inputs[0][:2])
         weights = math.prod(inputs[1]) + math.prod(inputs[2])
         return multiply_accumulates(rows * weights)

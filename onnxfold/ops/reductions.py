@@ -1,4 +1,4 @@
-"""Ops that reduce axes, and searches along axes."""
+"""Define ops that reduce axes, and searches along axes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onnxfold.ops.definition import Op, op
 from onnxfold.ops.traits import Trait
 
 _REDUCES = Trait.REDUCES | Trait.REREADS | Trait.ANY_SIZES
+# All integers up to this absolute value are exact in float64.
 _EXACT_IN_FLOAT64 = 1 << 53
 
 
@@ -40,14 +41,14 @@ class _Reducing(Op):
 @op("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", traits=_REDUCES)
 @op("ReduceMean", "ReduceSumSquare", traits=_REDUCES)
 class Reduction(_Reducing):
-    """Reduce axes; onnx infers the result."""
+    """An op that reduces axes; onnx infers the result."""
 
 
 class SizeReduction(_Reducing):
     """A reduction that is also computed for symbolic sizes."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Reduce a short list of integers to a single one."""
+        """Reduce a short list of integers to one integer."""
         fact = a.fact(0)
         items = fact.objects
         if items is None or items.ndim != 1 or not items.size or fact.dtype not in SIZE_DTYPES:
@@ -59,7 +60,7 @@ class SizeReduction(_Reducing):
             raise Undecided
         if not axes and a.attributes.get("noop_with_empty_axes") == 1:
             raise Undecided
-        # runtimes compute in float64: every partial result, in any order, must be exact
+        # runtimes compute in float64 in any order, so every partial result must be exact
         if self.largest_partial_result(items) > _EXACT_IN_FLOAT64:
             raise Undecided
         shape = (1,) if a.attributes.get("keepdims", 1) else ()
@@ -71,7 +72,7 @@ class SizeReduction(_Reducing):
         raise NotImplementedError
 
     def largest_partial_result(self, items: Array) -> int:
-        """Return a bound of the absolute values of partial results, as far as they are known."""
+        """Return an upper bound of the absolute values of known partial results."""
         return 0
 
 
@@ -128,4 +129,4 @@ class ReduceMax(SizeReduction):
 @op("TopK", traits=Trait.HEAVY)
 @op("Hardmax", traits=Trait.LIKE_FIRST)
 class Search(Op):
-    """Find elements along an axis; onnx infers the results, except of Hardmax."""
+    """A search of elements along an axis; onnx infers the results, except for Hardmax."""

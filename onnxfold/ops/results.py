@@ -1,4 +1,4 @@
-"""Apply an op definition to facts: by its NumPy kernel or its shape function."""
+"""Apply an op definition to facts by its NumPy kernel or its shape function."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from onnxfold.ops.application import Application
 from onnxfold.ops.definition import Op
 from onnxfold.ops.numpy_kernels import NotExact, Postpone, Unfoldable
 
+# Maximum bytes of results that are computed.
 _MOST_BYTES = 1 << 12
 
 
@@ -32,7 +33,8 @@ def facts_of_results(definition: Op, a: Application) -> Sequence[Fact]:
 def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
     """Return the results of the op's NumPy kernel if all operands are known and small.
 
-    For an op that only moves elements, some may be expressions: the kernel moves their indices.
+    Operands of an op that only moves elements may have expressions as elements. The kernel then
+    moves the indices of the expressions.
     """
     kernel = definition.kernel
     if kernel is None:

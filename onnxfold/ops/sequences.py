@@ -1,4 +1,4 @@
-"""Sequences of tensors."""
+"""Define ops on sequences of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class SplitToSequence(Op):
     """Split into a sequence of tensors."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Leave pieces without their axis unknown: ONNX and onnxruntime infer different shapes."""
+        """Return an unknown fact for pieces without the split axis.
+
+        ONNX and onnxruntime infer different shapes for them.
+        """
         if a.input(1) is None or a.attributes.get("keepdims", 1):
             raise Undecided
         return [UNKNOWN]

@@ -1,4 +1,4 @@
-"""Windows and Fourier transforms of signals."""
+"""Define windows and Fourier transforms of signals."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Signal(Op):
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Require a constant without axes; onnx accepts one axis at run time only."""
+        """Return whether a constant has no axes; onnx rejects constants with one axis."""
         return elements.ndim == 0
 
 
 @op("BlackmanWindow", "HammingWindow", "HannWindow")
 class SignalWindow(Signal):
-    """Return a window of a given size."""
+    """Return a window with the size in the operand."""
 
     restricted_constants = (0,)
 

@@ -1,4 +1,4 @@
-"""Properties of ops that analyses, passes and rules ask for."""
+"""Properties of ops for analyses, passes and rules."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ class Trait(enum.Flag):
     COMMUTES = enum.auto()
     """The two operands may be exchanged."""
     EXACT = enum.auto()
-    """Element-wise, with a result in onnxruntime independent of the position; but see ORDERS."""
+    """Element-wise with results that do not depend on the position in onnxruntime; see ORDERS."""
     VECTORIZED = enum.auto()
-    """EXACT in float32 only. Log, Sin, Cos, Softplus, Elu and others are not: the last elements,
-    which do not fill a vector register, are computed by other code."""
+    """EXACT only in float32. Log, Sin, Cos, Softplus, Elu and others do not have this trait: other
+    code computes the last elements, which do not fill a vector register."""
     ORDERS = enum.auto()
     """Compares numbers. onnxruntime's SIMD code compares the lower halves of int64 as signed
-    numbers, so that the result depends on an element's position."""
+    numbers, so the result depends on the position of an element."""
     LIKE_FIRST = enum.auto()
     """The result has the dtype and the shape of the first operand."""
     REDUCES = enum.auto()
-    """Reduces the axes in `axes`, to size 1 or none."""
+    """Reduces the axes in ``axes`` to size 1, or removes them."""
     MULTIPLIES = enum.auto()
-    """A matrix product: an element of one operand is multiplied by at most all of the other."""
+    """A matrix product: each element is multiplied by at most all elements of the other operand."""
     ATTENDS = enum.auto()
-    """An attention: a product of queries and keys, and one of the result and values."""
+    """An attention: a product of queries and keys, and a product of its result and values."""
     CONVOLVES = enum.auto()
-    """A window with weights slides over all axes except the first two."""
+    """A window with weights moves over all axes except the first two."""
     POOLS = enum.auto()
-    """A window without weights slides over them."""
+    """A window without weights moves over all axes except the first two."""
     MOVES = enum.auto()
-    """The results are elements of the first operand; for Concat, of all operands."""
+    """The results consist of elements of the first operand; in Concat, of all operands."""
     REPEATS = enum.auto()
-    """Copies elements to more places."""
+    """Repeats elements of the operand."""
     SELECTS = enum.auto()
-    """Copies elements to more or fewer places."""
+    """Selects elements, each any number of times."""
     FREE = enum.auto()
-    """Runtimes execute it without reading elements."""
+    """Runtimes execute the op without reading elements."""
     PLACES = enum.auto()
     """Moves, selects or converts elements in another way, without arithmetic."""
     CONVERTS = enum.auto()
     """Converts elements to another dtype."""
     ALONG_AXES = enum.auto()
-    """Reads each element once or twice; attributes other than tensors are axes or types."""
+    """Reads each element once or twice; all attributes except tensors are axes or types."""
     HEAVY = enum.auto()
     """Many operations per element."""
     UNBOUNDED = enum.auto()
     """The number of operations is unknown."""
     REREADS = enum.auto()
-    """A compiled kernel that contains it reads the operand again, or stores the result."""
+    """A compiled kernel that contains the op reads the operand again, or stores the result."""
     ENDS_WITH_SUM = enum.auto()
-    """onnxruntime adds a constant at the end, so that the rounding error is absolute."""
+    """onnxruntime adds a constant at the end, so the rounding error is absolute."""
     SIZED_BY_FLOATS = enum.auto()
     """Elements of floating-point operands determine the shape of the result."""
     SCALES = enum.auto()
     """Multiplies sizes by floating-point scales, which onnx and onnxruntime round differently."""
     READS_AT_FLOATS = enum.auto()
-    """Reads at positions given by floating-point numbers."""
+    """Reads at positions that floating-point operands determine."""
     ANY_SIZES = enum.auto()
     """Accepts operands of any sizes."""
     QUANTIZES = enum.auto()
@@ -65,7 +65,7 @@ class Trait(enum.Flag):
     USES_BITS = enum.auto()
     """The result depends on the number of bits of the dtype."""
     TEXT = enum.auto()
-    """Changes or splits strings, so that results consist of the same words."""
+    """Changes or splits strings; results consist of words of the operands."""
 
 
 COPIES = Trait.MOVES | Trait.REPEATS | Trait.SELECTS | Trait.FREE
@@ -75,4 +75,4 @@ WITHOUT_ARITHMETIC = COPIES | Trait.PLACES
 """Ops with one of these traits perform no arithmetic operation on elements."""
 
 ELEMENTWISE = Trait.EXACT | Trait.VECTORIZED
-"""An op with one of these traits computes each element of its result from one of its operand."""
+"""Ops with one of these traits compute each element of the result from one of the operand."""

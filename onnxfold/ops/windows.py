@@ -1,4 +1,4 @@
-"""Convolutions, pooling, and changes of the resolution of images."""
+"""Define convolutions, pooling, and changes of the resolution of images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfold.ops.traits import Trait
 
 
 class Window(Op):
-    """A window over the axes after the second."""
+    """An op that moves a window over the axes after the second."""
 
     is_pool = False
 
@@ -27,7 +27,7 @@ class Window(Op):
         raise NotImplementedError
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Count the positions of the window along each axis."""
+        """Return the number of positions of the window along each axis."""
         sizes = a.shape(0)
         algebra = a.algebra
         attributes = a.attributes
@@ -39,7 +39,7 @@ class Window(Op):
         dilations = attributes.get("dilations") or [1] * rank
         has_rank = len(kernel) == len(strides) == len(dilations) == rank
         if not has_rank or min(strides, default=1) < 1:
-            return [UNKNOWN]  # invalid: some versions of onnx divide by the stride
+            return [UNKNOWN]  # for these invalid nodes, some versions of onnx divide by 0
         spatial: list[Number] = []
         for size, extent, dilation, stride, pads in zip(
             sizes[2:], kernel, dilations, strides, _padding(a, rank), strict=True
@@ -48,7 +48,7 @@ class Window(Op):
             if pads is not None:
                 positions = self._positions(a, size, reach, stride, pads)
                 spatial.append(positions)
-                if not self.is_pool:  # a pool's window may fit nowhere, or only in the padding
+                if not self.is_pool:  # the window of a pool may be larger than the operand
                     steps = algebra.add(size, sum(pads) - reach)
                     algebra.required += (steps, algebra.sub(positions, 1))
             elif self.is_pool and dilation != 1:  # onnx ignores the dilation, onnxruntime does not
@@ -64,8 +64,9 @@ class Window(Op):
     ) -> Number:
         """Return the number of positions of a window.
 
-        Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. For a
-        window larger than the input, onnxruntime rounds toward zero, to one position.
+        With ``ceil_mode``, the last position may contain only padding. onnx counts it, but
+        onnxruntime does not. For a window larger than the operand, onnxruntime rounds toward zero
+        and returns one position.
         """
         algebra = a.algebra
         steps = algebra.add(size, sum(pads) - reach)
@@ -82,7 +83,7 @@ class Window(Op):
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return strides and dilations of 1, padding of 0, and the window of the weight."""
+        """Return strides and dilations of 1, paddings of 0, and the window of the weight."""
         if name == "kernel_shape":
             return self.implied_window(node, shape_of)
         operand = node.inputs[0] if node.inputs else None
@@ -105,7 +106,7 @@ class Window(Op):
 
 
 def _padding(a: Application, rank: int) -> list[tuple[int, int] | None]:
-    """Return the padding on both sides of each axis; None if it keeps the size."""
+    """Return the padding at both ends of each axis; None for a padding that keeps the size."""
     auto = a.attributes.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -121,7 +122,7 @@ def _padding(a: Application, rank: int) -> list[tuple[int, int] | None]:
 def _window_of_weight(
     node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
 ) -> tuple[int, ...] | None:
-    """Return the axes of the weight after the second if their sizes are numbers."""
+    """Return the sizes of the weight's axes after the second if all of them are integers."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     sizes = (None if weight is None else shape_of(weight)) or ()
     window = tuple(size for size in sizes[2:] if isinstance(size, int))
@@ -129,7 +130,7 @@ def _window_of_weight(
 
 
 class Convolution(Window):
-    """A window with weights."""
+    """An op with a window of weights."""
 
     weight_index = 1
 
@@ -139,14 +140,14 @@ class Convolution(Window):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Each element of the result is a sum over the weights of its channel."""
+        """Return the work of a sum over the weights of a channel for each element."""
         weights = math.prod(inputs[self.weight_index][1:])
         return multiply_accumulates(math.prod(outputs[0]) * weights)
 
 
 @op("Conv", "com.microsoft::FusedConv", traits=Trait.CONVOLVES)
 class Conv(Convolution):
-    """A convolution. It ends with the sum with its bias."""
+    """A convolution. Its last operation is the addition of the bias."""
 
     excludes_negative_zero = (2,)
 
@@ -187,7 +188,7 @@ class UninferredConvolution(Convolution):
     """A convolution whose results onnx infers."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Leave the results to onnx."""
+        """Raise Undecided, so that onnx infers the results."""
         raise Undecided
 
 
@@ -205,7 +206,7 @@ class QLinearConv(UninferredConvolution):
 
 @op("DeformConv", traits=Trait.READS_AT_FLOATS)
 class DeformConv(UninferredConvolution):
-    """A convolution that reads at computed positions."""
+    """A convolution that reads at positions that an operand determines."""
 
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
@@ -216,12 +217,12 @@ class DeformConv(UninferredConvolution):
 
 @op("ConvTranspose", traits=Trait.CONVOLVES)
 class ConvTranspose(UninferredConvolution):
-    """The transpose of a convolution. It ends with the sum with its bias."""
+    """A transposed convolution. Its last operation is the addition of the bias."""
 
     excludes_negative_zero = (2,)
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return what onnx infers unless onnxruntime counts other sizes."""
+        """Return the fact that onnx infers, unless the sizes in onnxruntime differ."""
         inferred = a.inferred()
         automatic = str(a.attributes.get("auto_pad"))
         has_other_sizes = "output_padding" in a.attributes and "SAME" in automatic
@@ -235,13 +236,13 @@ class ConvTranspose(UninferredConvolution):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Each element of the operand is multiplied by the weights of its channel."""
+        """Return the work of multiplying each element by the weights of its channel."""
         return multiply_accumulates(math.prod(inputs[0]) * math.prod(inputs[1][1:]))
 
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return an output padding of 0, too."""
+        """Return an output padding of 0, and the defaults of other windows."""
         if name == "output_padding":
             strides = super().implied_default("strides", node, shape_of)
             return None if strides is None else (0,) * len(strides)
@@ -256,7 +257,7 @@ class ConvTranspose(UninferredConvolution):
 
 @op("AveragePool", "LpPool", "MaxPool", traits=Trait.POOLS)
 class Pool(Window):
-    """A window without weights."""
+    """An op with a window without weights."""
 
     is_pool = True
 
@@ -270,7 +271,7 @@ class Pool(Window):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """One operation for each element of the window."""
+        """Return one operation for each element of the window."""
         window = math.prod(attributes["kernel_shape"].as_ints())
         return Work(0, math.prod(outputs[0]) * window)
 
@@ -303,13 +304,13 @@ class Resize(Op):
             if declared.shape != (len(sizes),):
                 raise Undecided
             return a.tensor(list(declared), dtype)
-        scales = a.attributes.get("scales")  # of Upsample before opset 9
+        scales = a.attributes.get("scales")  # an attribute of Upsample before opset 9
         if scales is None:
             fact = a.input(2 if a.opset >= 11 else 1)
             scales = None if fact is None else fact.known
         if scales is None or len(scales) != len(sizes):
             raise Undecided
-        # onnx and onnxruntime round differently
+        # onnx and onnxruntime round other scales differently
         if any(float(s) != int(s) or s < 1 for s in scales):
             return a.tensor([algebra.unknown(low=0) for _ in sizes], dtype)
         result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
@@ -331,7 +332,7 @@ class Resize(Op):
 
 
 _SAME_SIZE_IS_IDENTITY = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
-"""Transformations of coordinates that change nothing where the size of an axis stays."""
+"""Transformations of coordinates that are the identity along axes with unchanged sizes."""
 
 
 def _text(value: str | bytes) -> str:
@@ -340,4 +341,4 @@ def _text(value: str | bytes) -> str:
 
 @op("GridSample", "MaxRoiPool", "RoiAlign", traits=Trait.READS_AT_FLOATS)
 class Sampling(Op):
-    """Read at positions given by floating-point numbers."""
+    """An op that reads at positions that floating-point operands determine."""

@@ -1,4 +1,4 @@
-"""Find values that are constant up to a broadcast.
+"""An analysis of values that are constant up to a broadcast.
 
 Only the sizes of such a value depend on inputs. An example is a mask of ones for a batch of any
 size. The value is a broadcast of its base, which is a constant. Values that are computed from such

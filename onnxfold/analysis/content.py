@@ -1,4 +1,4 @@
-"""Create keys of attributes and small tensors that compare their bits instead of using ``==``."""
+"""Keys of attributes and small tensors that compare their bits instead of using ``==``."""
 
 from __future__ import annotations
 

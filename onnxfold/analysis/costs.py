@@ -1,4 +1,4 @@
-"""Count the operations of nodes, and estimate the work of single and fused nodes.
+"""The number of operations of nodes, and estimates of the work of single and fused nodes.
 
 Matrix products, convolutions, recurrent ops, attention and Einsum have multiply-accumulates, which
 count as two operations; biases are not counted. Ops that only move, copy, select or convert

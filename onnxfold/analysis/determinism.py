@@ -1,4 +1,4 @@
-"""Find the ops whose results are equal in every run and runtime, from onnx's schemas."""
+"""An analysis of ops whose results are equal in every run and runtime, from onnx's schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """Decides whether nodes of a model may be evaluated; caches results for functions."""
+    """The decision whether nodes of a model may be evaluated; caches results for functions."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions

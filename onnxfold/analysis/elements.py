@@ -1,4 +1,4 @@
-"""Compare the elements of arrays with a number and with each other."""
+"""Comparisons of the elements of arrays with a number and with each other."""
 
 from __future__ import annotations
 

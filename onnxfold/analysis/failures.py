@@ -1,4 +1,4 @@
-"""Find nodes that may fail at run time for some values of their inputs.
+"""An analysis of nodes that may fail at run time for some values of their inputs.
 
 onnxruntime checks the operands of each node at run time, and raises an error for invalid ones. A
 node is safe only if all these conditions are proved:
@@ -33,7 +33,7 @@ _Facts = Sequence[Fact | None]
 
 
 class Failures:
-    """Finds nodes that may fail on inputs with certain sizes and at least one element.
+    """The nodes that may fail on inputs with certain sizes and at least one element.
 
     ``sizes`` maps each input to its sizes. ``is_fixed`` returns whether a constant has its current
     value in every run.

@@ -1,4 +1,4 @@
-"""Compute the frontier: the constant values to store so that the model has the fewest bytes.
+"""The frontier: the constant values to store so that the model has the fewest bytes.
 
 A constant region is a graph of ops and values. The rest of the model reads some of the values, the
 demanded ones. A demanded value is either stored, or its op is kept and the inputs of the op are
@@ -77,7 +77,9 @@ def choose(
     for found in _components(ops, cost):
         touched = {v for op in found for v in (*op.inputs, *op.outputs)}
         parts.append(_Part(found, touched & demanded, cost))
-    for allowed, per_op in growth if parts else ():
+    if not parts:
+        return total
+    for allowed, per_op in growth:
         remaining = allowed
         price = int(min(allowed, per_op, _HIGHEST))  # sums of whole bytes are exact
         offers = {part: part.bytes_per_op(price) for part in parts if part.n_kept and price}

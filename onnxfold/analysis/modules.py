@@ -1,4 +1,4 @@
-"""Find the PyTorch modules of nodes and the PyTorch names of weights in an exporter's metadata."""
+"""PyTorch modules of nodes and PyTorch names of weights, from an exporter's metadata."""
 
 from __future__ import annotations
 

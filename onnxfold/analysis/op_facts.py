@@ -1,4 +1,4 @@
-"""Compute the facts of a node's outputs by the op's definition or by onnx's shape inference."""
+"""Inference of the facts of a node's outputs by the op's definition or by onnx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Infer shapes and small values of a model on demand.
+"""Inference of the shapes and small values of a model on demand.
 
 The facts of each value are inferred once. A body that may run more than once is visited again with
 other facts of its inputs, because sizes may differ between iterations.
@@ -296,13 +296,15 @@ class FactPropagation:
         self._read[node] = node.inputs
         self.journal.add(node)
         algebra = self.algebra
-        outer, algebra.required, before = algebra.required, [], algebra.bound_queries
+        outer_requirements = algebra.required
+        algebra.required = []
+        queries_before = algebra.bound_queries
         results = () if scope is None else self._results(node, scope)
-        if algebra.bound_queries > before:
+        if algebra.bound_queries > queries_before:
             self._bound_dependent.add(node)
         if algebra.required and node.graph is self.model.graph:
             self._required[node] = algebra.required
-        algebra.required = outer
+        algebra.required = outer_requirements
         outputs = node.outputs
         facts.update(zip(outputs, chain(results, repeat(UNKNOWN)), strict=False))
         if self._decided and outputs and outputs[0] in self._decided:
@@ -312,8 +314,7 @@ class FactPropagation:
         values = self._read[node]
         if not values and is_constant_node(node):
             return [self._source(node.outputs[0])]
-        facts = self._facts
-        inputs = [None if v is None else facts[v] if v in facts else self._find(v) for v in values]
+        inputs = [None if v is None else self.of(v) for v in values]
         if node in self.scopes.parents:
             return list(map(self.table.shared, self._of_bodies(node, inputs)))
         if scope.in_function and has_references(node):

@@ -1,4 +1,4 @@
-"""Infer shapes and small values of a complete model, and update them after changes.
+"""Inference of the shapes and small values of a complete model, with updates after changes.
 
 Some conditions have the same outcome in every valid run, because the other outcome makes the run
 fail. For example, TorchScript exports ``squeeze(x, 1)`` as
@@ -42,7 +42,7 @@ class SymbolicAnalysis(FactPropagation):
 
     @cached_property
     def atoms_of_inputs(self) -> set[int]:
-        """The indexes of the atoms in sizes of the model's inputs."""
+        """The indices of the atoms in sizes of the model's inputs."""
         sizes = [n for v in self.model.graph.inputs for n in self.of(v).shape or ()]
         return {k for n in sizes for k in self.algebra.atoms_in(n)}
 
@@ -95,10 +95,11 @@ class SymbolicAnalysis(FactPropagation):
         """
         new = _Values(changed)
         read = self._read
-        holders = self.scopes.parents
+        parents = self.scopes.parents
         for graph in root_graphs(self.model):
             for node in nodes_of(graph):
-                for inner in nodes_within((node,)) if node in holders else (node,):
+                visited = nodes_within((node,)) if node in parents else (node,)
+                for inner in visited:
                     inputs = inner.inputs
                     learned = inner in affected or not new.isdisjoint(inputs)
                     if learned or read.get(inner) is not inputs:
@@ -200,13 +201,17 @@ class SymbolicAnalysis(FactPropagation):
         """Return the facts of a node's outputs under additional facts; None if the node fails."""
         scope = self.scopes.find(node.graph)
         assert scope is not None
-        outer = self._facts, self.algebra.required
-        self._facts, self.algebra.required = ChainMap({}, known, self._facts), []
+        algebra = self.algebra
+        facts = self._facts
+        requirements = algebra.required
+        self._facts = ChainMap({}, known, facts)
+        algebra.required = []
         self.nesting += 1
         results = self._results(node, scope)
         self.nesting -= 1
-        fails = any(self.algebra.high(number) < 0 for number in self.algebra.required)
-        self._facts, self.algebra.required = outer
+        fails = any(algebra.high(number) < 0 for number in algebra.required)
+        self._facts = facts
+        algebra.required = requirements
         return None if fails else results
 
 
@@ -216,7 +221,9 @@ def _is_if(node: ir.Node) -> bool:
 
 def _outline(fact: Fact) -> tuple[object, ...]:
     """Return the facts of a value, with -1 for symbolic sizes."""
-    sizes = None if fact.shape is None else [d if isinstance(d, int) else -1 for d in fact.shape]
+    sizes = None
+    if fact.shape is not None:
+        sizes = [d if isinstance(d, int) else -1 for d in fact.shape]
     known = None if fact.known is None else fact.known.tobytes()
     return fact.dtype, sizes, known
 

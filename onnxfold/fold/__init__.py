@@ -1,1 +1,1 @@
-"""Compute constants: the pool of buffers, the evaluator and its engines, block execution."""
+"""The computation of constants: buffers, the evaluator, its engines, and block execution."""

@@ -1,4 +1,4 @@
-"""Compute large results block by block, and select the results that are stored.
+"""The computation of large results in blocks, and the selection of the results to store.
 
 Large intermediate constants are not stored if possible. A view has other strides on the same
 memory. Element-wise operations and concatenations are computed block by block when their results
@@ -72,13 +72,13 @@ Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
     """Apply an operation to an expression as a view. Raises Postpone if it requires a copy."""
     others = [None if b is None else b.array() for b in operation.operands[1:]]
-    made: dict[Expression, Expression] = {}
+    views: dict[Expression, Expression] = {}
     for e in _in_order(expression):
         if isinstance(e, Leaf):
-            made[e] = Leaf(e.buffer, operation.call([e.array, *others], most_bytes=0)[index])
+            views[e] = Leaf(e.buffer, operation.call([e.array, *others], most_bytes=0)[index])
         else:
-            made[e] = Step(e.operation, [None if o is None else made[o] for o in e.operands])
-    return made[expression]
+            views[e] = Step(e.operation, [None if o is None else views[o] for o in e.operands])
+    return views[expression]
 
 
 def _in_order(expression: Expression) -> list[Expression]:
@@ -108,9 +108,15 @@ class Chain:
         self.fast_axis: int = fast_axis(max(self._leaves, key=nbytes.__getitem__).array)
         itemsizes = [e.array.itemsize for e in self._leaves]
         self._piece = _PIECE // max(dtype.numpy().itemsize, *itemsizes, 1)
+        last_uses: dict[Expression, Expression] = {}
+        for e in order:
+            for operand in e.operands:
+                if operand is not None:
+                    last_uses[operand] = e
+        # the operands that are not used after an expression
         self._unused: dict[Expression, list[Expression]] = {}
-        for operand, user in {o: e for e in order for o in e.operands if o is not None}.items():
-            self._unused.setdefault(user, []).append(operand)
+        for operand, consumer in last_uses.items():
+            self._unused.setdefault(consumer, []).append(operand)
         self._touched = 0
         self._lock = forks.Lock()
 
@@ -130,15 +136,15 @@ class Chain:
 
     def _compute(self, box: Box) -> Array:
         """Return the elements in a box, with extent 1 along axes where they repeat."""
-        made: dict[Expression | None, Any] = {None: None}
+        arrays: dict[Expression | None, Any] = {None: None}
         for expression in self._order:
             if isinstance(expression, Leaf):
-                made[expression] = distinct(self._read(expression, box))
+                arrays[expression] = distinct(self._read(expression, box))
             else:
-                made[expression] = expression.call(*[made[o] for o in expression.operands])
+                arrays[expression] = expression.call(*[arrays[o] for o in expression.operands])
             for operand in self._unused.get(expression, ()):
-                del made[operand]
-        return np.asarray(made[self._order[-1]])
+                del arrays[operand]
+        return np.asarray(arrays[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
         """Return the part of a leaf in a box; release mapped pages after many bytes."""
@@ -147,10 +153,10 @@ class Chain:
         is_dense = distance(part) <= 4 * part.nbytes
         with self._lock:
             self._touched += part.nbytes if is_dense else part.nbytes // 4
-            is_time = self._touched > KEPT_BYTES
-            if is_time:
+            is_due = self._touched > KEPT_BYTES
+            if is_due:
                 self._touched = 0
-        if is_time:
+        if is_due:
             self.release()
         return part
 
@@ -178,7 +184,8 @@ class Joined:
         axis = self._axis
         end = 0
         for part in self._parts:
-            start, end = end, end + part.shape[axis]
+            start = end
+            end = start + part.shape[axis]
             low = max(box[axis].start, start)
             high = min(box[axis].stop, end)
             if low < high:

@@ -1,4 +1,4 @@
-"""Select the engine that computes an operation: a NumPy kernel or onnxruntime."""
+"""The selection of the engine that computes an operation: a NumPy kernel or onnxruntime."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 
 
 class Engines:
-    """Computes complete results of operations within the time and memory limits of a run.
+    """The engines that compute complete results within the time and memory limits of a run.
 
     The memory limit of the pool also applies to each single computation. ``exact`` rejects results
     that depend on the number of onnxruntime's threads. It does not apply to wide precision, where
@@ -228,10 +228,11 @@ def _supply(
     if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
         graph.initializer.append(tensor_proto(buffer.array(), name))
         return
-    kind = type_of(buffer)
-    for dimension in kind.tensor_type.shape.dim if general else ():
-        dimension.Clear()
-    graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
+    input_type = type_of(buffer)
+    if general:
+        for dimension in input_type.tensor_type.shape.dim:
+            dimension.Clear()
+    graph.input.append(onnx.ValueInfoProto(name=name, type=input_type))
     feeds[name] = buffer
 
 

@@ -1,4 +1,4 @@
-"""Run a model on onnxruntime to compute constants.
+"""The evaluation of models on onnxruntime to compute constants.
 
 An untrusted model of a few bytes can make onnxruntime crash, run without end, or allocate any
 amount of memory. Only operations that are certain to be fast and small run in this process
@@ -62,16 +62,16 @@ class TimeLimit:
     """The limit of the CPU time that all evaluations of a run take together.
 
     Wall time does not count, because the set of folded constants should not depend on other
-    processes of the machine. ``left`` is the number of remaining seconds.
+    processes of the machine. ``remaining`` is the number of seconds that are left.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.left = seconds
+        self.remaining = seconds
 
     def share(self) -> float:
         """Return the CPU seconds for the next evaluation: half of the remaining ones, or 0."""
-        return self.left / 2 if self.left > _LEAST_USEFUL else 0.0
+        return self.remaining / 2 if self.remaining > _LEAST_USEFUL else 0.0
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +85,7 @@ class TimeLimit:
 
     def lift(self) -> None:
         """Remove the limit, because the model already contains the remaining small results."""
-        self.left = _UNLIMITED
+        self.remaining = _UNLIMITED
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
@@ -94,7 +94,7 @@ class TimeLimit:
         try:
             yield
         finally:
-            self.left -= cpu_time() - began
+            self.remaining -= cpu_time() - began
 
 
 def time_for(nbytes: int) -> TimeLimit:
@@ -157,8 +157,9 @@ def evaluate_isolated(
             reason = f"no process computes it: {failure}"
         raise EvaluationError(reason) from failure
     finally:
-        took = min(seconds, time.monotonic() - began) + _START_COST
-        limit.left -= took if spent is None else spent
+        if spent is None:
+            spent = min(seconds, time.monotonic() - began) + _START_COST
+        limit.remaining -= spent
     if isinstance(answer, str):
         raise EvaluationError(answer)
     return [

@@ -1,4 +1,4 @@
-"""Compute operations immediately or postpone them.
+"""The evaluator, which computes operations immediately or postpones them.
 
 Small operations with known operands are computed immediately. All others are postponed: the result
 is a buffer with a shape and a dtype, whose elements are computed when they are needed.
@@ -26,6 +26,7 @@ from onnxfold.fold.operation import (
 )
 from onnxfold.fold.pool import Buffer, Pool
 from onnxfold.fold.pool.blocks import KEPT_BYTES, Source
+from onnxfold.fold.pool.buffer import Array
 from onnxfold.fold.wide import Widening
 from onnxfold.ops.numpy_kernels import Kind, NotExact, Postpone, check_representable
 from onnxfold.support.process_state import THIS_PROCESS, ProcessState
@@ -40,7 +41,7 @@ class ComputationFailed(Exception):
 
 
 class Evaluator:
-    """Computes operations on the buffers of one pool.
+    """An evaluator of operations on the buffers of one pool.
 
     ``wide`` selects wide precision. The other arguments are described at `Engines`.
     """
@@ -118,10 +119,12 @@ class Evaluator:
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
             return None
-        arrays = [
-            None if b is None else b.array() if b.is_known else one_element_array(b)
-            for b in operands
-        ]
+        arrays: list[Array | None] = []
+        for b in operands:
+            if b is None:
+                arrays.append(None)
+            else:
+                arrays.append(b.array() if b.is_known else one_element_array(b))
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
             # one repeated element suffices for the shape and dtype of the result
             known = False
@@ -205,12 +208,11 @@ class Evaluator:
         operations = postponed(buffers)
         if not operations:
             return []
-        found = [
-            buffer
-            for operation in operations
-            if not is_streamable(operation)
-            and (is_large(operation) or operation.kind is Kind.GENERAL)
-            for _, buffer in operation.awaited()
-        ]
-        read = {b for operation in postponed(found) for b in operation.operands}
-        return [buffer for buffer in found if buffer not in read]
+        found: list[Buffer] = []
+        for operation in operations:
+            if is_streamable(operation):
+                continue
+            if is_large(operation) or operation.kind is Kind.GENERAL:
+                found += [buffer for _, buffer in operation.awaited()]
+        operands = {b for operation in postponed(found) for b in operation.operands}
+        return [buffer for buffer in found if buffer not in operands]

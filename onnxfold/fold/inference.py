@@ -1,4 +1,4 @@
-"""Infer types and shapes of an operation's results from onnx's schemas before it is computed."""
+"""Inference of the types and shapes of an operation's results from onnx's schemas."""
 
 from __future__ import annotations
 

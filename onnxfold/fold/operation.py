@@ -24,11 +24,12 @@ OWN = "onnxfold:"
 EAGER_BYTES = 1 << 16
 """Operations on operands and results of up to this many bytes are computed immediately."""
 
-# Below this number of elements per array, counting repeated elements costs more than it saves.
+# Models have thousands of operations on scalars and short lists. If all arrays have at most this
+# many elements, their bytes are estimated instead of counted.
 _SCALAR_SIZE = 16
-# Estimated bytes of an operation on such arrays. Models have thousands of them.
+# The estimate.
 _SCALAR_BYTES = 8 * _SCALAR_SIZE * _SCALAR_SIZE
-# Arrays of up to this many elements are not collapsed: the kernel is faster than the analysis.
+# Arrays of up to this many elements are not collapsed.
 _COLLAPSED_SIZE = 64
 
 _Computed = TypeVar("_Computed")

@@ -1,4 +1,4 @@
-"""Wide precision: compute constants in float64, int64 and uint64, and round each result once.
+"""Wide precision: constants in float64, int64 and uint64, each rounded once.
 
 A chain is a sequence of operations in wide precision. Each result has the declared dtype and is
 rounded from a wide buffer. The next operation of the chain reads the wide buffer. Both buffers are
@@ -39,7 +39,7 @@ Apply = Callable[[Operation], list[Buffer | None]]
 
 
 class Widening:
-    """Applies operations in wide precision.
+    """The application of operations in wide precision.
 
     ``apply`` applies an operation without widening. ``rounded`` receives the reasons for values
     that could not be computed in wide precision, by name.

@@ -1,1 +1,1 @@
-"""Models: read and write files, edit graphs, and represent symbolic sizes."""
+"""Models: reading and writing files, editing graphs, and symbolic sizes."""

@@ -1,4 +1,4 @@
-"""Edit a graph: create names and constants, replace values, and remove nodes.
+"""Functions that edit a graph: new names and constants, replaced values, removed nodes.
 
 onnx-ir records the uses of every value. Nodes in the subgraphs of a removed node must not remain
 users of outer values, so the subgraphs are emptied.
@@ -179,7 +179,8 @@ def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
     ``declared``, the type and shape of ``old`` belong to the interface and take precedence.
     """
     inherit(old, new, declared=declared)
-    name, old.name = old.name, None
+    name = old.name
+    old.name = None
     new.name = name
     replace(old, new)
 
@@ -290,7 +291,7 @@ def insert(
 
 
 class NodeInserter:
-    """Inserts nodes before a node: ``inserter.Concat(x, y, axis=0)`` returns the result.
+    """An inserter of nodes: ``inserter.Concat(x, y, axis=0)`` returns the result.
 
     The names of new results begin with the name of a result of that node.
     """

@@ -1,4 +1,4 @@
-"""Query the graphs, subgraphs and constant nodes of a model, and format types as text."""
+"""Queries of the graphs, subgraphs and constant nodes of a model, and types as text."""
 
 from __future__ import annotations
 

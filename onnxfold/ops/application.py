@@ -15,7 +15,7 @@ from onnxfold.ir.symbolic.fact import Array, Fact, Shape, of_type
 
 
 class Undecided(Exception):
-    """The op definition cannot infer the results, so onnx's shape inference is used."""
+    """Raised if a definition cannot infer the results; onnx infers them then."""
 
 
 INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

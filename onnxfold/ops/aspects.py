@@ -1,4 +1,4 @@
-"""List the aspects of ops that onnxfold defines."""
+"""A list of the aspects of ops that onnxfold defines."""
 
 from __future__ import annotations
 

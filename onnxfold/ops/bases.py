@@ -1,4 +1,4 @@
-"""Represent tensors that are broadcasts of smaller tensors, and ops applied to them.
+"""Tensors that are broadcasts of smaller tensors, and ops applied to them.
 
 A tensor is *uniform* along an axis if all its slices along this axis are equal. It is a broadcast
 of its *base*, which has size 1 on the uniform axes. `Op.on_bases` describes how the base of a
@@ -60,7 +60,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class OpOnBases:
-    """The base of a result is the result of the same op on the bases of the operands."""
+    """The base of a result as the result of the same op on the bases of the operands."""
 
     uniform: Axes
     """The uniform axes of every result."""
@@ -72,7 +72,7 @@ class OpOnBases:
 
 @dataclass(frozen=True)
 class ReshapedBase:
-    """The base of every result is the reshaped base of an operand."""
+    """The base of every result as the reshaped base of an operand."""
 
     uniform: Axes
     """The uniform axes of the result."""
@@ -83,7 +83,7 @@ class ReshapedBase:
 
 @dataclass(frozen=True)
 class Filled:
-    """All elements of the result are equal."""
+    """A result whose elements are all equal."""
 
     uniform: Axes
     """All axes of the result."""

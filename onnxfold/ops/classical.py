@@ -1,4 +1,4 @@
-"""Define ops on strings, and ops of ai.onnx.ml that look up strings or select columns."""
+"""Definitions of ops on strings, and of ops of ai.onnx.ml for strings and columns."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ class Lookup(Op):
 
 @op("ai.onnx.ml::CategoryMapper", "ai.onnx.ml::OneHotEncoder")
 class Categories(Lookup):
-    """Encode categories."""
+    """An encoding of categories."""
 
     word_attributes = ("cats_strings",)
 
 
 @op("ai.onnx.ml::LabelEncoder")
 class LabelEncoder(Lookup):
-    """Map keys to values."""
+    """A mapping of keys to values."""
 
     word_attributes = ("keys_strings", "keys_tensor")
 
 
 @op("TfIdfVectorizer")
 class TfIdfVectorizer(Lookup):
-    """Count sequences of words."""
+    """A count of sequences of words."""
 
     word_attributes = ("pool_strings",)
 
 
 @op("StringNormalizer", "StringSplit", "com.microsoft::Tokenizer", traits=Trait.TEXT)
 class Text(Op):
-    """Change or split strings."""
+    """An op that changes or splits strings."""
 
 
 @op("ai.onnx.ml::ArrayFeatureExtractor", traits=Trait.TEXT)
 class ArrayFeatureExtractor(Op):
-    """Select columns."""
+    """A selection of columns."""
 
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]

@@ -1,4 +1,4 @@
-"""Define ops of onnxruntime in the domain com.microsoft."""
+"""Definitions of ops of onnxruntime in the domain com.microsoft."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LikeFirst(Op):
 
 @op(*_name("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), traits=Trait.HEAVY)
 class SkipNormalization(Op):
-    """Normalize the sum of two operands."""
+    """A normalization of the sum of two operands."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the type of the first operand for the result and the normalized sum."""
@@ -49,12 +49,12 @@ class SkipNormalization(Op):
 @op(*_name("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul"), traits=Trait.MULTIPLIES)
 @op(*_name("TransposeMatMul"), traits=Trait.MULTIPLIES)
 class FusedProduct(Product):
-    """Multiply matrices, and apply more ops to the result."""
+    """A product of matrices, and further ops on the result."""
 
 
 @op(*_name("MatMulIntegerToFloat"), traits=Trait.MULTIPLIES)
 class MatMulIntegerToFloat(Product):
-    """Multiply quantized matrices."""
+    """A product of quantized matrices."""
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
         """Return the dtype of the scale."""
@@ -63,7 +63,7 @@ class MatMulIntegerToFloat(Product):
 
 @op(*_name("MatMulNBits"), traits=Trait.MULTIPLIES)
 class MatMulNBits(Op):
-    """Multiply rows by a matrix that is quantized in blocks."""
+    """A product of rows and a matrix that is quantized in blocks."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the rows of the operand with N columns."""

@@ -1,4 +1,4 @@
-"""Define ops with subgraphs. `FactPropagation` infers their results from the subgraphs."""
+"""Definitions of ops with subgraphs, whose results `FactPropagation` infers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onnxfold.ops.traits import Trait
 @op("If", traits=Trait.UNBOUNDED | Trait.ANY_SIZES)
 @op("Scan", traits=Trait.UNBOUNDED)
 class ControlFlow(Op):
-    """Run subgraphs."""
+    """An op that runs subgraphs."""
 
 
 @op("Loop", traits=Trait.UNBOUNDED)
 class Loop(Op):
-    """Run a subgraph repeatedly."""
+    """An op that runs a subgraph repeatedly."""
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
         """Return a small number of iterations."""

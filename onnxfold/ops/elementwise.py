@@ -1,4 +1,4 @@
-"""Define element-wise ops: arithmetic, comparisons, logic, selections, casts and activations.
+"""Definitions of element-wise ops: arithmetic, logic, selections, casts and activations.
 
 NumPy computes only ops that IEEE 754, two's complement or logic fully define, such as Add and Cast.
 float16 and bfloat16 results are rounded after every op. Integers wrap. NaN payloads are undefined.
@@ -131,7 +131,7 @@ class _OfSizes(Op):
 
 @op("Abs", since=6, traits=Trait.EXACT)
 class Abs(_OfSizes, Unary):
-    """Return absolute values."""
+    """The absolute value."""
 
     function = np.absolute
     accepted = NUMBERS
@@ -143,7 +143,7 @@ class Abs(_OfSizes, Unary):
 
 @op("Neg", since=6, traits=Trait.EXACT)
 class Neg(_OfSizes, Unary):
-    """Return negated numbers."""
+    """The negated number."""
 
     function = np.negative
     accepted = SIGNED | FLOATS
@@ -155,7 +155,7 @@ class Neg(_OfSizes, Unary):
 
 @op("Not", traits=Trait.EXACT)
 class Not(_OfSizes, Unary):
-    """Return negated booleans."""
+    """The negated boolean."""
 
     function = np.logical_not
     accepted = _LOGICAL
@@ -167,7 +167,7 @@ class Not(_OfSizes, Unary):
 
 @op("Sign", traits=Trait.EXACT | Trait.ORDERS)
 class Sign(_OfSizes):
-    """Return -1, 0 or 1."""
+    """The sign: -1, 0 or 1."""
 
     def of_size(self, algebra: Algebra, a: Number) -> Number:
         """Return the result for a size."""
@@ -176,7 +176,7 @@ class Sign(_OfSizes):
 
 @op("Ceil", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
 class Ceil(Unary):
-    """Round up."""
+    """The number rounded up."""
 
     function = np.ceil
     accepted = FLOATS
@@ -184,7 +184,7 @@ class Ceil(Unary):
 
 @op("Floor", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
 class Floor(Unary):
-    """Round down."""
+    """The number rounded down."""
 
     function = np.floor
     accepted = FLOATS
@@ -192,7 +192,7 @@ class Floor(Unary):
 
 @op("Reciprocal", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
 class Reciprocal(Unary):
-    """Return reciprocals. On arm64, Eigen's vector code computes float32 from an estimate."""
+    """The reciprocal. On arm64, Eigen's vector code computes float32 from an estimate."""
 
     function = np.reciprocal
     accepted = FLOATS
@@ -201,7 +201,7 @@ class Reciprocal(Unary):
 
 @op("Sqrt", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
 class Sqrt(Unary):
-    """Return square roots."""
+    """The square root."""
 
     function = np.sqrt
     accepted = FLOATS
@@ -209,7 +209,7 @@ class Sqrt(Unary):
 
 @op("IsInf", "IsNaN", traits=Trait.EXACT)
 class Classification(Op):
-    """Return booleans."""
+    """A test with a boolean result."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the shape of the operand."""
@@ -312,7 +312,7 @@ class Binary(_OfPairs):
 
 @op("Add", since=_BROADCASTS, traits=Trait.COMMUTES)
 class Add(Binary):
-    """Return sums. A sum is -0.0 only if both terms are -0.0."""
+    """The sum, which is -0.0 only if both terms are -0.0."""
 
     function = np.add
     is_linear = True
@@ -330,7 +330,7 @@ class Add(Binary):
 
 @op("Sub", since=_BROADCASTS)
 class Sub(Binary):
-    """Return differences."""
+    """The difference."""
 
     function = np.subtract
     is_linear = True
@@ -355,7 +355,7 @@ def _constant_integers(value: ir.Value | None) -> Array | None:
 
 @op("Mul", since=_BROADCASTS, traits=Trait.COMMUTES)
 class Mul(Binary):
-    """Return products."""
+    """The product."""
 
     function = np.multiply
     is_linear = True
@@ -379,7 +379,7 @@ class Predicate(Binary):
 
 @op("And", since=_BROADCASTS, traits=Trait.COMMUTES)
 class And(Predicate):
-    """Return whether both operands are true."""
+    """The logical conjunction."""
 
     function = np.logical_and
     accepted = _LOGICAL
@@ -391,7 +391,7 @@ class And(Predicate):
 
 @op("Or", since=_BROADCASTS, traits=Trait.COMMUTES)
 class Or(Predicate):
-    """Return whether at least one operand is true."""
+    """The logical disjunction."""
 
     function = np.logical_or
     accepted = _LOGICAL
@@ -403,7 +403,7 @@ class Or(Predicate):
 
 @op("Equal", since=_BROADCASTS, traits=Trait.COMMUTES)
 class Equal(Predicate):
-    """Return whether elements are equal."""
+    """A test for equality."""
 
     function = np.equal
     accepted = NUMBERS | _LOGICAL
@@ -434,7 +434,7 @@ class Comparison(Predicate):
 
 @op("Less", since=_BROADCASTS)
 class Less(Comparison):
-    """Return whether the first operand is less."""
+    """A test whether the first operand is less."""
 
     function = np.less
 
@@ -445,7 +445,7 @@ class Less(Comparison):
 
 @op("Greater", since=_BROADCASTS)
 class Greater(Comparison):
-    """Return whether the first operand is greater."""
+    """A test whether the first operand is greater."""
 
     function = np.greater
 
@@ -456,7 +456,7 @@ class Greater(Comparison):
 
 @op("LessOrEqual", since=12)
 class LessOrEqual(Comparison):
-    """Return whether the first operand is less or equal."""
+    """A test whether the first operand is less or equal."""
 
     function = np.less_equal
 
@@ -467,7 +467,7 @@ class LessOrEqual(Comparison):
 
 @op("GreaterOrEqual", since=12)
 class GreaterOrEqual(Comparison):
-    """Return whether the first operand is greater or equal."""
+    """A test whether the first operand is greater or equal."""
 
     function = np.greater_equal
 
@@ -493,7 +493,7 @@ def decoded_words(array: Array) -> list[str]:
 
 @op("Xor", traits=Trait.COMMUTES)
 class Xor(_OfPairs):
-    """Return whether booleans differ."""
+    """A test whether booleans differ."""
 
     def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
         """Return bool."""
@@ -505,7 +505,7 @@ class Xor(_OfPairs):
 
 
 class _Extremum(_OfPairs):
-    """Return the least or the greatest of any number of operands."""
+    """The least or the greatest element of any number of operands."""
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
         """Return whether the elements are integers.
@@ -522,7 +522,7 @@ class _Extremum(_OfPairs):
 
 @op("Min", traits=Trait.COMMUTES | Trait.ORDERS)
 class Min(_Extremum):
-    """Return the least element of any number of operands."""
+    """The least element of any number of operands."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the result for two sizes."""
@@ -531,7 +531,7 @@ class Min(_Extremum):
 
 @op("Max", traits=Trait.COMMUTES | Trait.ORDERS)
 class Max(_Extremum):
-    """Return the greatest element of any number of operands."""
+    """The greatest element of any number of operands."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the result for two sizes."""
@@ -564,7 +564,7 @@ def _reason_division_can_fail(operands: OperandChecks) -> str | None:
 
 @op("Div", since=_BROADCASTS)
 class Div(_OfPairs):
-    """Return quotients; integers truncate toward zero."""
+    """The quotient; integers truncate toward zero."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the result for two sizes."""
@@ -597,7 +597,7 @@ class Div(_OfPairs):
 
 @op("Mod", since=10)
 class Mod(Broadcasting):
-    """Return remainders."""
+    """The remainder."""
 
     def compute(self, a: Array, b: Array, *, fmod: int = 0) -> Array:
         """Return the remainder of integers with the sign of ``b``."""
@@ -621,7 +621,7 @@ _BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
 
 @op("Where", since=9, traits=Trait.PLACES)
 class Where(Broadcasting):
-    """Select elements of two operands by a condition."""
+    """A selection of elements of two operands by a condition."""
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
         """Return the dtype of the selected elements."""
@@ -675,7 +675,7 @@ def _sign_of_zero_depends_on_position(node: NodeProperties, limits: Sequence[flo
 
 @op("Relu", traits=Trait.EXACT | Trait.LIKE_FIRST | Trait.ORDERS)
 class Relu(Op):
-    """Return the maximum of each element and 0."""
+    """The maximum of each element and 0."""
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
         """Return whether the sign of a zero depends on the position on a supported CPU."""
@@ -684,7 +684,7 @@ class Relu(Op):
 
 @op("Clip", traits=Trait.LIKE_FIRST | Trait.ORDERS)
 class ClipByAttributes(Op):
-    """Limit elements to an interval."""
+    """The limitation of elements to an interval."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op, because the bounds are single numbers."""
@@ -706,7 +706,7 @@ class ClipByAttributes(Op):
 
 @op("Clip", since=12, traits=Trait.LIKE_FIRST | Trait.ORDERS)
 class Clip(ClipByAttributes):
-    """Limit elements to an interval."""
+    """The limitation of elements to an interval that operands define, with a NumPy kernel."""
 
     # False on arm64; see `_sign_of_zero_depends_on_position`.
     _is_exact_at_zero = cpu_family() is CpuFamily.X86_64
@@ -755,7 +755,7 @@ uint32 on x86-64, and on arm64 uint8, uint16, and int32 from float64."""
 
 @op("Cast", since=6, traits=Trait.EXACT | Trait.ALONG_AXES | Trait.PLACES | Trait.CONVERTS)
 class Cast(Op):
-    """Change the dtype."""
+    """A conversion to another dtype."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the shape of the operand; sizes do not overflow 32 bits by `ASSUMPTIONS`."""
@@ -821,7 +821,7 @@ class Cast(Op):
 
 @op("CastLike", since=15, traits=Trait.ALONG_AXES | Trait.PLACES | Trait.CONVERTS)
 class CastLike(Op):
-    """Change the dtype to that of another operand."""
+    """A conversion to the dtype of another operand."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the results of a Cast. The elements of the other operand may be unknown."""
@@ -908,7 +908,7 @@ class Function(Op):
 
 @op("CumSum", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 class CumSum(Op):
-    """Return the sums of the elements up to each one along an axis."""
+    """The cumulative sum along an axis."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op with all elements along the axis."""
@@ -924,7 +924,7 @@ class CumSum(Op):
 
 @op("HardSigmoid", traits=Trait.EXACT | Trait.LIKE_FIRST)
 class HardSigmoid(Op):
-    """Return max(0, min(1, alpha * x + beta))."""
+    """The function max(0, min(1, alpha * x + beta))."""
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
         """Return whether the sum may be a negative number that underflows."""
@@ -933,7 +933,7 @@ class HardSigmoid(Op):
 
 @op("Dropout", traits=Trait.LIKE_FIRST)
 class Dropout(Op):
-    """Drop random elements in training."""
+    """The random removal of elements in training."""
 
     may_be_random = True
 
@@ -955,4 +955,4 @@ def _is_constant_zero(value: ir.Value | None) -> bool:
 
 @op("BitShift", traits=Trait.USES_BITS)
 class BitShift(Op):
-    """Shift the bits of integers."""
+    """A shift of the bits of integers."""

@@ -1,4 +1,4 @@
-"""Load definitions of custom ops from Python files and from other packages."""
+"""Loading of the definitions of custom ops from Python files and from other packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define ops that move, select, join or repeat elements, and ops that read or change shapes.
+"""Definitions of ops that move or repeat elements, and of ops that read or change shapes.
 
 NumPy kernels return views if strides can express the result. This includes views of read-only,
 memory-mapped and zero-stride inputs.
@@ -65,7 +65,7 @@ _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 @op("Identity", traits=Trait.EXACT | Trait.FREE)
 class Identity(Op):
-    """Return the operand."""
+    """The operand itself."""
 
     kind = Kind.VIEW
 
@@ -91,7 +91,7 @@ class Identity(Op):
 
 @op("Transpose", traits=Trait.MOVES | Trait.REREADS)
 class Transpose(Op):
-    """Reorder the axes."""
+    """A permutation of the axes."""
 
     kind = Kind.VIEW
 
@@ -169,7 +169,7 @@ def _reshaped_array(x: Array, shape: Sequence[int]) -> Array:
 
 @op("Reshape", since=5, traits=Trait.MOVES | Trait.FREE)
 class Reshape(_Reshaping):
-    """Change the shape. A 0 copies a size of the operand, and a -1 is inferred."""
+    """A change of the shape. A 0 copies a size of the operand, and a -1 is inferred."""
 
     kind = Kind.VIEW
     restricted_constants = (1,)
@@ -284,7 +284,7 @@ def _size_at(
 
 @op("Flatten", traits=Trait.MOVES | Trait.FREE)
 class Flatten(_Reshaping):
-    """Reshape to two axes."""
+    """A reshape to two axes."""
 
     kind = Kind.VIEW
 
@@ -304,7 +304,7 @@ class Flatten(_Reshaping):
 
 @op("Squeeze", traits=Trait.MOVES | Trait.FREE)
 class Squeeze(_Reshaping):
-    """Remove axes of size 1. Valid models remove no other axes."""
+    """The removal of axes of size 1. Valid models remove no other axes."""
 
     kind = Kind.VIEW
 
@@ -333,7 +333,7 @@ class Squeeze(_Reshaping):
 
 @op("Unsqueeze", traits=Trait.MOVES | Trait.FREE)
 class Unsqueeze(_Reshaping):
-    """Insert axes of size 1."""
+    """The insertion of axes of size 1."""
 
     kind = Kind.VIEW
 
@@ -355,7 +355,7 @@ class Unsqueeze(_Reshaping):
 
 @op("Shape", traits=Trait.FREE)
 class ShapeOf(Op):
-    """Return the sizes from ``start`` to ``end``."""
+    """The sizes from ``start`` to ``end``."""
 
     kind = Kind.SHAPE
     clamps_attributes = True
@@ -374,7 +374,7 @@ class ShapeOf(Op):
 
 @op("Size", traits=Trait.FREE)
 class Size(Op):
-    """Return the number of elements."""
+    """The number of elements."""
 
     kind = Kind.SHAPE
 
@@ -393,7 +393,7 @@ class Size(Op):
 
 @op("Slice", traits=Trait.MOVES)
 class Slice(Op):
-    """Slice some axes."""
+    """A slice of some axes."""
 
     kind = Kind.VIEW
 
@@ -512,7 +512,7 @@ def _bounds(start: int, end: int, step: int, size: int) -> slice:
 
 @op("Split", since=2, traits=Trait.MOVES)
 class Split(Op):
-    """Split into parts with certain sizes, or into equal parts."""
+    """A division into parts with certain sizes, or into equal parts."""
 
     kind = Kind.VIEW
 
@@ -579,7 +579,7 @@ class Split(Op):
 
 @op("Concat", since=4, traits=Trait.MOVES)
 class Concat(Op):
-    """Concatenate the operands along an axis."""
+    """A concatenation of the operands along an axis."""
 
     kind = Kind.ASSEMBLED
 
@@ -639,7 +639,7 @@ class Concat(Op):
 
 @op("Gather", traits=Trait.MOVES | Trait.SELECTS)
 class Gather(Op):
-    """Select slices along an axis."""
+    """A selection of slices along an axis."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes with the axis replaced by the axes of the indices."""
@@ -677,7 +677,8 @@ class Gather(Op):
         axis = axis_of(a.application.attributes.get("axis", 0), data.rank)
         last = axis + indices.rank
         shift = indices.rank - 1
-        moved = {k + shift if k > axis else k for k in data.uniform if k != axis}
+        others = data.uniform - {axis}
+        moved = {k + shift if k > axis else k for k in others}
         if axis in data.uniform:
             return ReshapedBase(frozenset(moved.union(range(axis, last))))
         return OpOnBases(frozenset(moved.union(axis + k for k in indices.uniform)))
@@ -733,7 +734,7 @@ def selected_columns(node: ir.Node, index: int, columns: Mapping[int, int]) -> M
 
 @op("GatherElements", traits=Trait.MOVES | Trait.SELECTS)
 class GatherElements(Op):
-    """Select elements along an axis."""
+    """A selection of elements along an axis."""
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
         """Return the size of the axis."""
@@ -742,7 +743,7 @@ class GatherElements(Op):
 
 @op("GatherND", traits=Trait.SELECTS)
 class GatherND(Op):
-    """Select slices at indices of several axes."""
+    """A selection of slices at indices of several axes."""
 
     def carries(self, index: int) -> bool:
         """Return whether the results contain elements of an operand."""
@@ -755,7 +756,7 @@ class GatherND(Op):
 
 @op("ScatterElements", traits=Trait.LIKE_FIRST | Trait.PLACES)
 class ScatterElements(Op):
-    """Replace elements at indices along an axis."""
+    """A replacement of elements at indices along an axis."""
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
         """Return the size of the axis."""
@@ -764,7 +765,7 @@ class ScatterElements(Op):
 
 @op("ScatterND", traits=Trait.LIKE_FIRST | Trait.PLACES)
 class ScatterND(Op):
-    """Replace slices at indices of several axes."""
+    """A replacement of slices at indices of several axes."""
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
         """Return the size of the first axis."""
@@ -779,7 +780,7 @@ class Placement(Op):
 
 @op("Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
 class Trilu(Op):
-    """Keep the elements of matrices on one side of a diagonal."""
+    """The elements of matrices on one side of a diagonal."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op on complete matrices."""
@@ -789,7 +790,7 @@ class Trilu(Op):
 
 @op("NonZero", since=9, traits=Trait.PLACES)
 class NonZero(Op):
-    """Return the indices of the elements that are not zero."""
+    """The indices of the elements that are not zero."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return a row for each axis; for a scalar, onnxruntime returns one row, and ONNX none."""
@@ -821,7 +822,7 @@ def _broadcast(x: Array, shape: Sequence[int]) -> Array:
 
 @op("Expand", since=8, traits=Trait.MOVES | Trait.REPEATS)
 class Expand(Op):
-    """Broadcast to a shape."""
+    """A broadcast to a shape."""
 
     kind = Kind.VIEW
 
@@ -841,7 +842,7 @@ class Expand(Op):
 
 @op("Tile", since=6, traits=Trait.MOVES | Trait.REPEATS)
 class Tile(Op):
-    """Repeat along each axis."""
+    """A repetition along each axis."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes multiplied by the repetitions."""
@@ -876,7 +877,7 @@ class Tile(Op):
 
 @op("ConstantOfShape", since=9, traits=Trait.REPEATS)
 class ConstantOfShape(Op):
-    """Return a tensor of equal elements."""
+    """A tensor of equal elements."""
 
     kind = Kind.VIEW
 
@@ -902,7 +903,7 @@ class ConstantOfShape(Op):
 
 @op("com.microsoft::Range", traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS)
 class ContribRange(Op):
-    """Return the numbers from start to limit in steps of delta."""
+    """The numbers from start to limit in steps of delta."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the number of steps."""
@@ -918,14 +919,15 @@ class ContribRange(Op):
             return a.tensor([algebra.unknown(low=0)], dtype)
         distance = algebra.sub(limit.item(), start.item())
         if step < 0:
-            distance, step = algebra.mul(distance, -1), -step
+            distance = algebra.mul(distance, -1)
+            step = -step
         count = algebra.maximum(algebra.ceil_div(distance, step), 0)
         return a.tensor([count], dtype)
 
 
 @op("Range", since=11, traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS)
 class Range(ContribRange):
-    """Return the numbers from start to limit in steps of delta."""
+    """The numbers from start to limit in steps of delta."""
 
     def compute(self, start: Array, limit: Array, delta: Array) -> Array:
         """Return the integers ``start, start + delta, ...`` before ``limit``."""
@@ -949,7 +951,7 @@ class Range(ContribRange):
 
 @op("OneHot", traits=Trait.REPEATS)
 class OneHot(Op):
-    """Return one-hot rows."""
+    """One-hot rows."""
 
     def index_bound(self, index: int, node: ir.Node) -> ElementBound | None:
         """Return the depth."""
@@ -967,7 +969,7 @@ class Fill(Op):
 
 @op("Pad", "com.microsoft::Pad", traits=Trait.SELECTS)
 class Pad(Op):
-    """Add elements at the beginning and end of axes."""
+    """The addition of elements at the beginning and end of axes."""
 
     restricted_constants = (3,)
 

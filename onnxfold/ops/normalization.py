@@ -1,4 +1,4 @@
-"""Define normalizations and Softmax."""
+"""Definitions of normalizations and Softmax."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONE_AXIS = 13
 
 @op("LogSoftmax", "Softmax", traits=_SOFTMAX)
 class Softmax(Op):
-    """Normalize exponentials along an axis."""
+    """A normalization of exponentials along an axis."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op with all elements along the axis."""
@@ -48,12 +48,12 @@ class ChannelNormalization(Op):
 
 @op("InstanceNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 class InstanceNormalization(ChannelNormalization):
-    """Normalize each channel of each image."""
+    """A normalization of each channel of each image."""
 
 
 @op("BatchNormalization", traits=Trait.LIKE_FIRST)
 class BatchNormalization(ChannelNormalization):
-    """Normalize each channel by its mean and variance."""
+    """A normalization of each channel by its mean and variance."""
 
     overwritten = (3, 4)
 
@@ -65,7 +65,7 @@ class BatchNormalization(ChannelNormalization):
 
 @op("LayerNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY | Trait.REREADS)
 class LayerNormalization(Op):
-    """Normalize the last axes."""
+    """A normalization of the last axes."""
 
     def require_sizes(self, a: Application) -> None:
         """Require a scale and a bias that broadcast to the first operand."""

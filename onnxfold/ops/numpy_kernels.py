@@ -53,15 +53,15 @@ _MEMORY = memory_of_the_machine()
 
 
 class NotExact(Exception):
-    """The kernel may differ from onnxruntime, which therefore computes the node."""
+    """Raised if a kernel may differ from onnxruntime, which then computes the node."""
 
 
 class Unfoldable(Exception):
-    """The node is not folded: its result is undefined, or computing it would crash."""
+    """Raised if a result is undefined or computing it would crash; the node is not folded."""
 
 
 class Postpone(Exception):
-    """The result takes more bytes than the caller currently allows."""
+    """Raised if a result takes more bytes than the caller currently allows."""
 
 
 MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
@@ -90,7 +90,7 @@ KindRule = Callable[[Sequence[DType | None], Mapping[str, Any]], Kind]
 
 
 class NumpyKernel:
-    """Computes an op with NumPy.
+    """A function that computes an op with NumPy.
 
     Args:
         op_type: The name of the op.

@@ -1,4 +1,4 @@
-"""Define matrix products, Einsum and attention."""
+"""Definitions of matrix products, Einsum and attention."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Product(Op):
 
 @op("MatMul", traits=Trait.MULTIPLIES)
 class MatMul(Product):
-    """Multiply matrices."""
+    """A product of matrices."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op on complete matrices."""
@@ -99,7 +99,7 @@ class MatMul(Product):
 
 @op("Gemm", traits=Trait.MULTIPLIES)
 class Gemm(MatMul):
-    """Multiply two matrices, and add a third operand."""
+    """The sum of a product of two matrices and a third operand."""
 
     def require_other_sizes(self, a: Application, shape: Shape) -> None:
         """Broadcast the third operand."""
@@ -109,7 +109,7 @@ class Gemm(MatMul):
 
 @op("MatMulInteger", traits=Trait.MULTIPLIES)
 class MatMulInteger(Product):
-    """Multiply matrices of 8-bit integers."""
+    """A product of matrices of 8-bit integers."""
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
         """Return int32."""
@@ -118,7 +118,7 @@ class MatMulInteger(Product):
 
 @op("QLinearMatMul", traits=Trait.MULTIPLIES)
 class QLinearMatMul(Product):
-    """Multiply quantized matrices; onnx infers the result."""
+    """A product of quantized matrices; onnx infers the result."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Raise Undecided, so that onnx infers the result."""
@@ -127,7 +127,7 @@ class QLinearMatMul(Product):
 
 @op("Einsum", traits=Trait.UNBOUNDED)
 class Einsum(Op):
-    """Sum products of elements of any number of operands."""
+    """A sum of products of elements of any number of operands."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Broadcast the sizes with a letter, as onnxruntime does; onnx uses the first size."""

@@ -1,4 +1,4 @@
-"""Define quantization and dequantization."""
+"""Definitions of quantization and dequantization."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Quantization(Op):
         shape = a.fact(0).shape
         is_blocked = bool(attributes.get("block_size"))
         a.may_fail_unless(not is_blocked)
-        for k in () if is_blocked else range(1, len(a.inputs)):
+        if is_blocked:
+            return self.result(a, shape)
+        for k in range(1, len(a.inputs)):
             if shape and a.inputs[k] is not None and a.shape(k) not in ((), (1,)):
                 axis = axis_of(attributes.get("axis", 1), len(shape))
                 a.may_fail_unless(len(a.shape(k)) == 1)
@@ -39,7 +41,7 @@ class Quantization(Op):
 
 @op("DequantizeLinear", "com.microsoft::DequantizeLinear", traits=_QUANTIZES)
 class DequantizeLinear(Quantization):
-    """Return floating-point numbers."""
+    """The conversion of quantized numbers to floating-point numbers."""
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
         """Return the dtype of the scale."""
@@ -53,7 +55,7 @@ def is_dequantization(node: ir.Node) -> bool:
 
 @op("QuantizeLinear", "com.microsoft::QuantizeLinear", traits=_QUANTIZES)
 class QuantizeLinear(Quantization):
-    """Return quantized numbers."""
+    """The conversion of floating-point numbers to quantized numbers."""
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
         """Return the dtype of the zero point; uint8 if it is omitted."""
@@ -63,4 +65,4 @@ class QuantizeLinear(Quantization):
 
 @op("DynamicQuantizeLinear", traits=Trait.QUANTIZES)
 class DynamicQuantizeLinear(Op):
-    """Return quantized numbers with their scale and zero point; onnx infers the results."""
+    """A quantization that also computes scale and zero point; onnx infers the results."""

@@ -1,4 +1,4 @@
-"""Define recurrent networks."""
+"""Definitions of recurrent networks."""
 
 from __future__ import annotations
 

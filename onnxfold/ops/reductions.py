@@ -1,4 +1,4 @@
-"""Define ops that reduce axes, and searches along axes."""
+"""Definitions of ops that reduce axes, and of searches along axes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _magnitudes(items: Array) -> list[int]:
 
 @op("ReduceSum", traits=_REDUCES)
 class ReduceSum(SizeReduction):
-    """Return sums."""
+    """The sum of elements."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the sum of two sizes."""
@@ -96,7 +96,7 @@ class ReduceSum(SizeReduction):
 
 @op("ReduceProd", traits=_REDUCES)
 class ReduceProd(SizeReduction):
-    """Return products."""
+    """The product of elements."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the product of two sizes."""
@@ -109,7 +109,7 @@ class ReduceProd(SizeReduction):
 
 @op("ReduceMin", traits=_REDUCES)
 class ReduceMin(SizeReduction):
-    """Return the least elements."""
+    """The least element."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the lesser size."""
@@ -118,7 +118,7 @@ class ReduceMin(SizeReduction):
 
 @op("ReduceMax", traits=_REDUCES)
 class ReduceMax(SizeReduction):
-    """Return the greatest elements."""
+    """The greatest element."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the greater size."""

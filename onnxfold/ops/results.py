@@ -1,4 +1,4 @@
-"""Apply an op definition to facts by its NumPy kernel or its shape function."""
+"""The application of an op definition to facts by its NumPy kernel or its shape function."""
 
 from __future__ import annotations
 

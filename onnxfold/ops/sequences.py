@@ -1,4 +1,4 @@
-"""Define ops on sequences of tensors."""
+"""Definitions of ops on sequences of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfold.ops.definition import Op, op
 
 @op("SplitToSequence")
 class SplitToSequence(Op):
-    """Split into a sequence of tensors."""
+    """A division into a sequence of tensors."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return an unknown fact for pieces without the split axis.

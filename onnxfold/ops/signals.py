@@ -1,4 +1,4 @@
-"""Define windows and Fourier transforms of signals."""
+"""Definitions of windows and Fourier transforms of signals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Signal(Op):
 
 @op("BlackmanWindow", "HammingWindow", "HannWindow")
 class SignalWindow(Signal):
-    """Return a window with the size in the operand."""
+    """A window with the size in the operand."""
 
     restricted_constants = (0,)
 
 
 @op("DFT", traits=Trait.UNBOUNDED)
 class DFT(Signal):
-    """Return a discrete Fourier transform."""
+    """The discrete Fourier transform."""
 
     restricted_constants = (1, 2)

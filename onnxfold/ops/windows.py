@@ -1,4 +1,4 @@
-"""Define convolutions, pooling, and changes of the resolution of images."""
+"""Definitions of convolutions, pooling, and changes of the resolution of images."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ class Pool(Window):
 
 @op("GlobalAveragePool", "GlobalMaxPool")
 class GlobalPool(Op):
-    """Reduce the axes after the second to 1."""
+    """A reduction of the axes after the second to size 1."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return size 1 for the axes after the second."""
@@ -288,7 +288,7 @@ class GlobalPool(Op):
 
 @op("Resize", "Upsample", traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS | Trait.SCALES)
 class Resize(Op):
-    """Change the resolution."""
+    """A change of the resolution."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes in the operand, or the input's sizes multiplied by integer scales."""

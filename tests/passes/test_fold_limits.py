@@ -104,7 +104,7 @@ class Charged(TimeLimit):
     spent = 0.0
 
     def lift(self) -> None:
-        self.spent = self.seconds - self.left
+        self.spent = self.seconds - self.remaining
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Divide large values into blocks for computing and writing."""
+"""The division of large values into blocks for computing and writing."""
 
 from __future__ import annotations
 

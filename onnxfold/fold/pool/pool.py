@@ -168,7 +168,8 @@ class Pool:
             raise ValueError(f"expected shape {list(buffer.shape)}, got {list(array.shape)}")
         if buffer.dtype != ir.DataType.STRING and array.dtype != buffer.dtype.numpy():
             raise ValueError(f"expected {buffer.dtype.name}, got {array.dtype}")
-        deferred, buffer.deferred = buffer.deferred, None
+        deferred = buffer.deferred
+        buffer.deferred = None
         buffer.pool._attach(buffer, array, Memory.OWNED)
         if deferred is not None:
             for operand in _settle(deferred):
@@ -219,7 +220,8 @@ class Pool:
 
         The previous other buffer is released; None only releases it.
         """
-        before, buffer.held = buffer.held, other
+        before = buffer.held
+        buffer.held = other
         if other is not None:
             self.retain(other)
         if before is not None:
@@ -233,7 +235,8 @@ class Pool:
             current = pending.pop()
             pool = current.pool  # a tensor of an earlier pool may be an operand
             pool.statistics.live -= 1
-            region, current.region = current.region, None
+            region = current.region
+            current.region = None
             current.elements = None  # remaining references to the buffer must not keep its memory
             if region is not None:
                 region.buffers.discard(current)
@@ -242,7 +245,8 @@ class Pool:
                     if region.kind is Memory.OWNED:
                         pool._large.pop(region, None)
                         pool.add_live(-region.nbytes)
-            deferred, current.deferred = current.deferred, None
+            deferred = current.deferred
+            current.deferred = None
             if deferred is not None:
                 pending.extend(_settle(deferred))
             if current.held is not None:

@@ -1,4 +1,4 @@
-"""Read models without copies, and write them as streams and atomically."""
+"""Reading of models without copies, and atomic, streamed writing."""
 
 from onnxfold.ir.storage.decode import LIFTED_KEY, losses_allowed
 from onnxfold.ir.storage.encode import TYPE_KEY, to_proto

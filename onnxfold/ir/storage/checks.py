@@ -1,4 +1,4 @@
-"""Check tensors, opsets, strings and function calls of a model, and recognize other files.
+"""Checks of tensors, opsets, strings and function calls, and recognition of other files.
 
 Later code relies on these checks and on those of `decode`, which resolves names. Other exceptions
 are bugs. The checks are cheaper and more lenient than ``onnx.checker``: they accept every model

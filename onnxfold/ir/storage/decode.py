@@ -1,4 +1,4 @@
-"""Convert protobuf to the IR: one traversal checks a model and creates its values and nodes.
+"""Conversion of protobuf to the IR: one traversal checks a model and creates its nodes.
 
 onnx-ir creates types, shapes and small tensors. This module traverses the graphs, because they must
 be checked: onnx-ir invents a value for an undefined name. Checking and building the IR in the same
@@ -267,7 +267,8 @@ class _Reader:
                 name = f"{captured.name}_identity"
                 count = 1
                 while _found(name, scopes) is not None:
-                    name, count = f"{captured.name}_identity_{count}", count + 1
+                    name = f"{captured.name}_identity_{count}"
+                    count += 1
                 result = ir.Value(name=name)
                 scope.values[name] = result
                 nodes.append(ir.Node("", "Identity", [captured], outputs=[result], name=""))

@@ -1,4 +1,4 @@
-"""Convert the IR to protobuf without the bytes of large tensors, and values in both directions.
+"""Conversion of the IR to protobuf without the bytes of large tensors; values in both directions.
 
 onnx-ir serializes types, shapes, most attributes and small tensors. Its ``serialize_model`` is not
 used, because it reads every tensor and repeats each initializer in a ``value_info``.
@@ -26,7 +26,7 @@ QUANTIZATION_KEY = "quant_parameter_tensor_names"  # onnx-ir's key for its annot
 
 # Called with a tensor, whether it is in an attribute, and an empty proto for it. It writes the
 # position of the bytes into the proto, or returns False if the proto should contain the bytes.
-Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
+Locate = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
 _STRING = ir.DataType.STRING
 _T = ir.AttributeType
@@ -36,14 +36,14 @@ _FIELDS |= {_T.STRING: "s", _T.STRINGS: "strings", _T.TENSOR: "", _T.GRAPH: ""}
 
 @paused_garbage_collection()
 def to_proto(
-    model: ir.Model, place: Place = lambda tensor, is_attribute, proto: False
+    model: ir.Model, locate: Locate = lambda tensor, is_attribute, proto: False
 ) -> onnx.ModelProto:
-    """Convert a model to protobuf; ``place`` selects the position of the bytes of each tensor.
+    """Convert a model to protobuf; ``locate`` selects the position of the bytes of each tensor.
 
     External tensors remain references, which are valid in the folder of the model.
     """
     try:
-        return _Writer(place).model(model)
+        return _Writer(locate).model(model)
     except (ir.serde.SerdeError, ValueError, TypeError) as error:
         raise ModelError(f"the model cannot be serialized: {root_cause(error)}") from error
 
@@ -70,8 +70,8 @@ def _embed(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProt
 
 
 class _Writer:
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, locate: Locate) -> None:
+        self.locate = locate
 
     def model(self, model: ir.Model) -> onnx.ModelProto:
         proto = onnx.ModelProto(ir_version=model.ir_version)
@@ -176,12 +176,13 @@ class _Writer:
     def tensor(
         self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool
     ) -> None:
-        is_placed = self.place(tensor, is_attribute, proto)
+        is_located = self.locate(tensor, is_attribute, proto)
         dtype = tensor.dtype
-        if not is_placed and (is_a(tensor, ViewTensor) or is_streamed(tensor)) and dtype != _STRING:
+        has_raw_bytes = is_a(tensor, ViewTensor) or is_streamed(tensor)
+        if not is_located and has_raw_bytes and dtype != _STRING:
             proto.raw_data = tensor.tobytes()
-            is_placed = True
-        if is_placed:
+            is_located = True
+        if is_located:
             _set(proto, tensor, "name", "doc_string")
             proto.data_type = dtype
             proto.dims.extend(sizes_of(tensor))

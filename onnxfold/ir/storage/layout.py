@@ -1,4 +1,4 @@
-"""Plan the layout of the files of a model from types and shapes, before values are computed."""
+"""The layout of the files of a model, planned from types and shapes before values are computed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SavePlan:
         shared: Bytes of tensors that remain in existing files.
         locations: Locations of those files.
         size: Bytes of the files; exact if the name of the data file is as long as `USUAL_NAME`.
-        placed: The tensors that are written without protobuf, including all tensors in files.
+        raw_tensors: The tensors that are written without protobuf, including all tensors in files.
     """
 
     model: Callable[[str], FilePlan]
@@ -98,7 +98,7 @@ class SavePlan:
     shared: int
     locations: set[str]
     size: int
-    placed: list[ir.TensorProtocol]
+    raw_tensors: list[ir.TensorProtocol]
 
 
 def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = None) -> SavePlan:
@@ -113,9 +113,9 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     locations: set[str] = set()
     referred: set[tuple[str, int, int]] = set()
     entries: list[Any] = []
-    placed: list[ir.TensorProtocol] = []
+    raw_tensors: list[ir.TensorProtocol] = []
 
-    def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+    def locate(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, sizes_of(tensor))
@@ -127,7 +127,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
             is_raw = tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
         if not external and (length < least or not is_raw):
             return False
-        placed.append(tensor)
+        raw_tensors.append(tensor)
         # Small external tensors become internal, because shape inference needs them. Attributes
         # remain internal, because onnxruntime does not always read them from a data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
@@ -151,7 +151,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         proto.external_data.add(key="length", value=str(length))
         return True
 
-    proto = to_proto(model, place)
+    proto = to_proto(model, locate)
 
     def model_plan(location: str) -> FilePlan:
         for entry in entries:
@@ -161,7 +161,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     file = model_plan(USUAL_NAME)
     write = model_plan if entries else lambda location: file
     size = file.size + data.file.size
-    return SavePlan(write, data.planned(), shared, locations, size, placed)
+    return SavePlan(write, data.planned(), shared, locations, size, raw_tensors)
 
 
 def model_bytes(model: ir.Model) -> int:

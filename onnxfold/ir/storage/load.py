@@ -1,4 +1,4 @@
-"""Read models without reading or copying the bytes of large tensors."""
+"""Reading of models without reading or copying the bytes of large tensors."""
 
 from __future__ import annotations
 

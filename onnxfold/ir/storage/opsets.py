@@ -1,4 +1,4 @@
-"""Determine the opset of ONNX in models that import only other opsets."""
+"""The opset of ONNX in models that import only other opsets."""
 
 from __future__ import annotations
 

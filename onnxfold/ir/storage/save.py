@@ -1,4 +1,4 @@
-"""Write models atomically: the target is either the old model or the complete new one.
+"""Atomic writing of models: the target is either the old model or the complete new one.
 
 First, all files are written and synced under temporary names. The commit is the rename of the model
 over its target. A data file whose final name is not used by the old model is renamed just before
@@ -106,7 +106,7 @@ def save(
     """
     name = os.fsdecode(os.fspath(path))
     target = real_target(name)
-    sources = Sources(model, target, tensors_of(model) if plan is None else plan.placed)
+    sources = Sources(model, target, tensors_of(model) if plan is None else plan.raw_tensors)
     sources.check_target()
     data_name = external_data if isinstance(external_data, str) else None
     locks = {target}
@@ -305,7 +305,7 @@ def _includes(files: Collection[MappedFile], path: str) -> bool:
 
 
 class Commit:
-    """Writes the files of a model and renames them to their final names.
+    """A transaction that writes the files of a model and renames them to their final names.
 
     The caller holds the lock of the target. If an earlier save to the target was killed, its
     remaining files are removed first.

@@ -1,4 +1,4 @@
-"""Write a loaded model with changes in its protobuf message; all other content is copied.
+"""Writing of a loaded model with changes in its protobuf message; other content is copied.
 
 `save` writes an ``ir.Model``. For it, `decode` converts sparse tensors, sorts nodes and discards
 training information. The message of the file keeps all of these.
@@ -65,14 +65,14 @@ class VerbatimModel:
         locations: set[str] = set()
         shared: set[tuple[str, int, int]] = set()
         moved: list[onnx.StringStringEntryProto] = []
-        placed: list[ir.TensorProtocol] = [view for view, _ in self._placeholders.objects]
+        raw_tensors: list[ir.TensorProtocol] = [view for view, _ in self._placeholders.objects]
         for proto, tensor in self._external_tensors():
             span = tensor.span
             location = share(span) if span is not None else None
             if span is None:
                 _store_inside(proto)
                 continue
-            placed.append(tensor)
+            raw_tensors.append(tensor)
             if location is not None:
                 _set_location(proto, location)
                 locations.add(location)
@@ -90,7 +90,7 @@ class VerbatimModel:
         write = model_plan if moved else lambda location: file
         bytes_shared = sum(length for _, _, length in shared)
         size = file.size + data.file.size
-        return SavePlan(write, data.planned(), bytes_shared, locations, size, placed)
+        return SavePlan(write, data.planned(), bytes_shared, locations, size, raw_tensors)
 
     def _external_tensors(self) -> Iterator[tuple[onnx.TensorProto, SharedExternalTensor]]:
         """Yield the messages of external tensors, with the tensors."""

@@ -1,4 +1,4 @@
-"""Find and replace tensor bytes in a serialized ONNX model without parsing the other fields.
+"""Replacement of tensor bytes in a serialized ONNX model without parsing the other fields.
 
 A protobuf message is a list of fields with a tag and a value. A length-delimited field begins with
 its length, so a field that is too short for the searched bytes is skipped. Only the messages that
@@ -35,7 +35,7 @@ _MAX_DEPTH = 100
 
 
 class WireError(Exception):
-    """The bytes are not a valid protobuf message; the text has the position and the reason."""
+    """Raised for an invalid protobuf message; the text has the position and the reason."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Write tensors to files: compute tiles, copy between files, or write from memory."""
+"""Writing of tensors to files: computed tiles, copies between files, or bytes in memory."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 
 @dataclass(eq=False)
 class Writer:
-    """Writes bytes into files, one tensor at a time, with parallel tiles.
+    """A writer of bytes into files, one tensor at a time, with parallel tiles.
 
     ``progress`` is called with the bytes written and ``total``.
     """

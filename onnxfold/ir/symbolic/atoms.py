@@ -20,7 +20,7 @@ INFINITY = math.inf
 
 
 class NotKnown(Exception):
-    """The value of an expression is not determined by the model."""
+    """Raised if the model does not determine the value of an expression."""
 
 
 @dataclass(eq=False, slots=True)

@@ -139,35 +139,42 @@ class Algebra(Atoms):
         if not isinstance(b, int) or b <= 0:
             bounded = self.low(a) >= 0 and self.low(b) >= 0
             return self._atom("floor_div", (a, b), 0 if bounded else -INFINITY, INFINITY)
-        whole, rest = self._split(a, b)
-        if self.low(rest) >= 0 and self.high(rest) < b:
-            return whole
-        inner = self.atom_of(rest)
+        quotient, remainder = self._divided_by_terms(a, b)
+        if self.low(remainder) >= 0 and self.high(remainder) < b:
+            return quotient
+        inner = self.atom_of(remainder)
         if inner is not None and inner.op == "floor_div" and isinstance(inner.args[1], int):
-            rest, b = inner.args[0], inner.args[1] * b  # type: ignore[assignment]
-        low = self.low(rest)
-        high = self.high(rest)
+            # (x // c) // b is x // (c * b)
+            b = inner.args[1] * b
+            remainder = inner.args[0]  # type: ignore[assignment]
+        low = self.low(remainder)
+        high = self.high(remainder)
         atom = self._atom(
             "floor_div",
-            (rest, b),
+            (remainder, b),
             low if math.isinf(low) else low // b,
             high if math.isinf(high) else high // b,
         )
-        return self.add(whole, atom)
+        return self.add(quotient, atom)
 
-    def _split(self, a: Number, b: int) -> tuple[Number, Number]:
-        """Return whole and rest with a = whole * b + rest, which are split term by term."""
-        whole: list[tuple[Monomial, int]] = []
-        rest: list[tuple[Monomial, int]] = []
+    def _divided_by_terms(self, a: Number, b: int) -> tuple[Number, Number]:
+        """Return a quotient and a remainder with a = quotient * b + remainder.
+
+        Each term that ``b`` divides belongs to the quotient, and all others to the remainder.
+        """
+        quotient: list[tuple[Monomial, int]] = []
+        remainder: list[tuple[Monomial, int]] = []
         for monomial, coefficient in terms_of(a):
-            quotient, remainder = divmod(coefficient, b)
-            if not remainder or not monomial:
-                whole.append((monomial, quotient))
-                rest.append((monomial, remainder))
+            factor, difference = divmod(coefficient, b)
+            if not difference or not monomial:
+                quotient.append((monomial, factor))
+                remainder.append((monomial, difference))
             else:
-                rest.append((monomial, coefficient))
-        left, right = (self._polynomial(dict(terms), "add", a, 0) for terms in (whole, rest))
-        return left, right
+                remainder.append((monomial, coefficient))
+        return (
+            self._polynomial(dict(quotient), "add", a, 0),
+            self._polynomial(dict(remainder), "add", a, 0),
+        )
 
     def ceil_div(self, a: Number, b: int) -> Number:
         """Return the quotient by a positive number, rounded up."""
@@ -238,12 +245,12 @@ class Algebra(Atoms):
                 return other
         return self._atom("broadcast", in_order(a, b), 0, INFINITY)
 
-    def _is_capped(self, capped: Number, whole: Number) -> bool:
-        """Return whether a number is min(whole, k) with k >= 1, which broadcasts to whole."""
+    def _is_capped(self, capped: Number, size: Number) -> bool:
+        """Return whether a number is min(size, k) with k >= 1, which broadcasts to ``size``."""
         atom = self.atom_of(capped)
-        if atom is None or atom.op != "min" or whole not in atom.args:
+        if atom is None or atom.op != "min" or size not in atom.args:
             return False
-        cap = atom.args[1] if atom.args[0] == whole else atom.args[0]
+        cap = atom.args[1] if atom.args[0] == size else atom.args[0]
         return isinstance(cap, int) and cap >= 1
 
     def is_zero_with(self, a: Number, b: Number) -> bool:

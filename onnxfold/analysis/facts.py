@@ -147,8 +147,8 @@ class ModelFacts:
     def attribute(self, node: ir.Node, name: str) -> Any:
         """Return the value or default of an attribute as int, float, str or tuple.
 
-        The result is None if the attribute has neither, or if it is a tensor, a graph, or a
-        reference to an attribute of a function.
+        The result is None for tensors, graphs, references to an attribute of a function, and for
+        attributes without a value and a default.
         """
         written = node.attributes.data.get(name)
         return self.default(node, name) if written is None else _python_value(written)

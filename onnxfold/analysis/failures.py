@@ -139,12 +139,13 @@ class Failures:
         if not isinstance(number, Expr):
             return True
         atoms = [self.algebra.atoms[k] for monomial, _ in number.terms for k in monomial]
-        return all(
-            atom.args[:1] and atom.args[0] in self._names
-            if atom.op == "symbol"
-            else all(map(self.is_of_sizes, atom.args))  # type: ignore[arg-type]
-            for atom in atoms
-        )
+        for atom in atoms:
+            if atom.op == "symbol":
+                if not atom.args or atom.args[0] not in self._names:
+                    return False
+            elif not all(map(self.is_of_sizes, atom.args)):  # type: ignore[arg-type]
+                return False
+        return True
 
 
 class _Operands:

@@ -152,9 +152,9 @@ def evaluate_isolated(
             reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
             how = str(failure).removeprefix("the process ended with ")
-            reason = f"onnxruntime crashed on it ({how})"
+            reason = f"onnxruntime crashed with {how}"
         else:
-            reason = f"no process computes it: {failure}"
+            reason = f"the child process failed: {failure}"
         raise EvaluationError(reason) from failure
     finally:
         if spent is None:

@@ -22,7 +22,7 @@ MOST_SIZES = 64
 # A shape that only element-wise ops preserve: all sizes differ, and one of them is 1.
 _ANY_SIZES = [2, 3, 1, 5]
 # The exceptions that onnx raises for invalid nodes.
-_REFUSED = (
+_INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
     ValueError,
@@ -95,7 +95,7 @@ def infer_types(
         inferred: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
             schema, node, types, data, opset_imports=imports
         )
-    except _REFUSED as error:
+    except _INFERENCE_ERRORS as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise Unfoldable(f"shape inference: {reason}") from error
     return inferred

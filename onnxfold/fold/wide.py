@@ -105,12 +105,15 @@ class Widening:
             if continues and output_variables & set(variables):
                 raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
             return None
-        operands = [
-            _wide_of(b) or self._convert(b, WIDE[b.dtype], node, is_chained=False)
-            if b is not None and is_wide and (variable in output_variables or b.dtype in _FLOATS)
-            else b
-            for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True)
-        ]
+        operands: list[Buffer | None] = []
+        for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True):
+            if b is None or not is_wide:
+                operands.append(b)
+            elif variable in output_variables or b.dtype in _FLOATS:
+                wide = _wide_of(b)
+                operands.append(wide or self._convert(b, WIDE[b.dtype], node, is_chained=False))
+            else:
+                operands.append(b)
         converted = [b for b in operands if b is not None and b not in operation.operands]
         for buffer in converted:
             self._pool.retain(buffer)

@@ -215,8 +215,8 @@ def reshaped_sizes(
     """Return the shape of the result of a Reshape.
 
     An element of the shape operand that is 0 at run time copies the size at its index. So an
-    expression equals the size in the result only in three cases: it cannot be 0, the copied size is
-    0 whenever it is 0, or the number of elements is 0 whenever it is 0 (see ``ASSUMPTIONS``).
+    expression equals the size in the result only in three cases. It cannot be 0, or whenever it is
+    0, the copied size or the number of elements is also 0 (see ``ASSUMPTIONS``).
     """
     if list(target).count(-1) > 1:
         raise Undecided

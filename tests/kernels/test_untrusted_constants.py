@@ -42,7 +42,7 @@ GROWING = """m = Constant <value_int = 40> ()
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (CRASH, "onnxruntime crashed on it (signal 11)"),
+        (CRASH, "onnxruntime crashed with signal 11"),
         (ENDLESS, "computing it takes longer than 1.0 s"),
         (GROWING, "computing it takes more than 33,554,432 bytes of memory"),
     ],

@@ -205,6 +205,16 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 @dataclass(eq=False)
 class _Reader:
+    """The conversion of one model.
+
+    Attributes:
+        placeholders: The placeholders of large tensors.
+        external: Returns the located tensor for an external tensor and its name in errors.
+        lift_constants: Whether Constant nodes become initializers.
+        lifted: The number of these nodes.
+        grown: Bytes by which dense forms of sparse tensors exceed the sparse ones.
+    """
+
     placeholders: Placeholders
     external: Callable[[ir.ExternalTensor, str], ir.TensorProtocol]
     lift_constants: bool

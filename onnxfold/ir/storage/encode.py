@@ -70,6 +70,8 @@ def _embed(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProt
 
 
 class _Writer:
+    """The conversion of a model to protobuf; each method adds to a message of its kind."""
+
     def __init__(self, locate: Locate) -> None:
         self.locate = locate
 

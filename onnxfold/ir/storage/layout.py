@@ -197,9 +197,9 @@ def planned(
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     """Return a function from a span to the location by which a model at ``target`` may refer to it.
 
-    A file can be shared if it is in ``folder`` or a subfolder, has not changed since it was mapped,
-    and has a name that is valid in a model. The target itself cannot be shared, because it will be
-    replaced.
+    A file can be shared if it is in ``folder`` or a subfolder and has not changed since it was
+    mapped. Its name must be valid in a model. The target itself cannot be shared, because it will
+    be replaced.
     """
 
     @functools.cache

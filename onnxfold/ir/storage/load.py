@@ -102,8 +102,8 @@ def load(
 
     Raises:
         MissingFileError: The file does not exist.
-        ModelError: The file cannot be read, is not an ONNX model, is truncated, or is inconsistent,
-            for example with undefined names, or with data that do not match types and shapes.
+        ModelError: The file cannot be read, is not an ONNX model, is truncated, or is inconsistent.
+            Examples are undefined names, and data that do not match types and shapes.
         ExternalDataError: External data is missing, too short, or outside of the model's folder.
     """
     name = os.fsdecode(os.fspath(path))

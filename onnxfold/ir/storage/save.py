@@ -4,8 +4,8 @@ First, all files are written and synced under temporary names. The commit is the
 over its target. A data file whose final name is not used by the old model is renamed just before
 the commit.
 
-If the old model refers to a data file with the same name, both files would have to be renamed in
-one step, which is impossible. The save then has three steps:
+If the old model refers to a data file with the same name, one step would have to rename both files,
+which is impossible. The save then has three steps:
 
 1. A model that refers to the data by their temporary name is renamed over the target. This is the
    commit.

@@ -120,8 +120,8 @@ class MappedFile:
     def identity(self) -> str | None:
         """Return a key that differs for every content of a file.
 
-        It is None if the file is no longer at its path, or if it changed so recently that another
-        change could have the same timestamps.
+        It is None if the file is no longer at its path. It is also None after a recent change,
+        because another change could have the same timestamps.
         """
         with self.descriptor() as fd:
             changed = None if fd is None else os.fstat(fd).st_ctime_ns
@@ -348,14 +348,14 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
 
 
 def located(
-    tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], named: str, name: str
+    tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], error_path: str, name: str
 ) -> Span | None:
     """Return the position of the data of a tensor; None if it has no elements.
 
     Args:
         tensor: The tensor.
         open_file: Maps the file at a location.
-        named: The path of the file that errors name.
+        error_path: The path of the file that errors name.
         name: The name of the tensor in errors.
 
     Raises:
@@ -375,7 +375,7 @@ def located(
             return Span(file, offset, length)
         reason = f"has {file.size} bytes, but the tensor requires {offset + length}"
     reason = f"tensor {name!r}: external data file {location!r} {reason}"
-    raise ExternalDataError(reason, file=named)
+    raise ExternalDataError(reason, file=error_path)
 
 
 def is_streamed(tensor: object) -> bool:
@@ -393,9 +393,9 @@ def is_streamed(tensor: object) -> bool:
 def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer or of a ``Constant`` node; None for any other value.
 
-    The tensor of an initializer that is also an input of its graph is a default value, which
-    callers may override, so the result is None. It is also None if a ``Constant`` node refers to
-    an attribute of its function.
+    An initializer that is also an input of its graph has a default value, which callers may
+    override, so the result is None. It is also None if a ``Constant`` node refers to an attribute
+    of its function.
     """
     if value.is_initializer():
         return None if value.is_graph_input() else value.const_value

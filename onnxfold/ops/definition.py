@@ -120,7 +120,7 @@ class Op:
     Positional parameters are the inputs as ``numpy.ndarray``. Keyword-only parameters are the
     attributes. See `onnxfold.ops.numpy_kernels`."""
     kind: ClassVar[Kind] = Kind.GENERAL
-    """The kind of `compute`, which restricts the order in which an evaluator computes elements."""
+    """The kind of `compute`, which determines how an evaluator may compute the result."""
     clamps_attributes: ClassVar[bool] = False
     """Whether onnx's shape inference clamps integer attributes to their valid range."""
     may_be_random: ClassVar[bool] = False
@@ -251,7 +251,7 @@ class Op:
         return not (self.depends_on_position(node) or self.rounds_by_position(node))
 
     def broadcasts(self, index: int, opset: int) -> bool:
-        """Return whether an operand is broadcast to the shape of the result."""
+        """Return whether an operand may have size 1 on axes with another size in the result."""
         return False
 
     # Failures and costs

@@ -69,7 +69,7 @@ MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
 
 
 class Kind(enum.Enum):
-    """The dependence of a kernel's results on its operands."""
+    """The ways in which an evaluator may compute the results of a kernel."""
 
     VIEW = "view"
     """Returns views of its first input or of a fill element, which take no memory. Reshape and

@@ -27,7 +27,7 @@ class Determinism:
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        """Return why a node with constant inputs must not be evaluated; None if it may be."""
+        """Return the reason why a node must not be evaluated; None if it may be evaluated."""
         if self._functions:
             identifier = node.op_identifier()
             function = self._functions.get(identifier)

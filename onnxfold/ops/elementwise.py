@@ -586,7 +586,7 @@ class Div(_OfPairs):
         return np.asarray(np.floor_divide(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return whether a divisor may be 0."""
+        """Return the reason if a divisor may be 0; otherwise None."""
         return super().can_fail(operands) or _reason_division_can_fail(operands)
 
     def factor(self, node: ir.Node, index: int) -> float | None:
@@ -608,7 +608,7 @@ class Mod(Broadcasting):
         return np.asarray(np.mod(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return whether a divisor may be 0."""
+        """Return the reason if a divisor may be 0; otherwise None."""
         return super().can_fail(operands) or _reason_division_can_fail(operands)
 
 
@@ -638,7 +638,7 @@ class Where(Broadcasting):
     def compute(self, condition: Array, x: Array, y: Array) -> Array:
         """Return ``x`` where the condition is true, and ``y`` elsewhere, with broadcasting.
 
-        onnxruntime returns 0.0 for some elements -0.0. This depends on the axes along which the
+        onnxruntime changes some elements from -0.0 to 0.0. This depends on the axes along which the
         condition and the branches repeat.
         """
         if x.dtype in _BY_VALUE:

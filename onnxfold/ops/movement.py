@@ -684,7 +684,7 @@ class Gather(Op):
         return OpOnBases(frozenset(moved.union(axis + k for k in indices.uniform)))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return whether an index may be out of range."""
+        """Return the reason if an index may be out of range; otherwise None."""
         data = operands.shape(0)
         if data:
             size = data[operands.attributes.get("axis", 0) % len(data)]

@@ -203,6 +203,58 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     ]
 
 
+def _inputs_of(proto: onnx.NodeProto, scopes: tuple[_Scope, ...]) -> list[ir.Value | None]:
+    """Return the inputs of a node, which may be values of outer graphs; None for omitted ones."""
+    inputs = [_found(name, scopes) if name else None for name in proto.input]
+    for name, value in zip(proto.input, inputs, strict=True):
+        if name and value is None:
+            reason = f"input {name!r} is not defined anywhere"
+            raise ModelError(reason, node=label(proto))
+    return inputs
+
+
+def _outputs_of(proto: onnx.NodeProto, scope: _Scope) -> list[ir.Value]:
+    """Return the outputs of a node, and define their names."""
+    outputs = []
+    for name in proto.output[:]:
+        value = scope.values.get(name)
+        if value is None:
+            value = ir.Value(name=name)
+        elif name in scope.awaited:
+            scope.awaited.remove(name)
+        else:
+            reason = f"output {name!r} is already defined in this graph"
+            raise ModelError(reason, node=label(proto))
+        if name:
+            scope.values[name] = value
+            if name in scope.infos:
+                describe(value, scope.infos[name])
+        outputs.append(value)
+    return outputs
+
+
+def _check_constant(proto: onnx.NodeProto, attributes: Sequence[ir.Attr]) -> None:
+    """Check that a Constant has one valid attribute."""
+    if len(attributes) != 1:
+        reason = f"a Constant requires one value, but has {len(attributes)}"
+        raise ModelError(reason, node=label(proto))
+    name = attributes[0].name
+    of_type = attributes[0].type
+    if _CONSTANTS.get(name) != of_type:
+        reason = f"a Constant has no attribute {name!r} of type {of_type.name}"
+        raise ModelError(reason, node=label(proto))
+
+
+def _set_constant(value: ir.Value, attribute: ir.Attr) -> None:
+    """Set the tensor, type and shape of the result of a Constant, which becomes an initializer."""
+    tensor = tensor_of(attribute, value.name)
+    assert tensor is not None
+    value.const_value = tensor
+    tensor.name = value.name
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = tensor.shape  # type: ignore[assignment]  # an ir.Shape
+
+
 @dataclass(eq=False)
 class _Reader:
     """The conversion of one model.
@@ -366,7 +418,6 @@ class _Reader:
         """
         scope = scopes[0]
         values = scope.values
-        infos = scope.infos
         nodes = []
         constants = [name for p in protos if p.op_type == "Constant" for name in p.output]
         if len(constants) > len(set(constants)):
@@ -378,11 +429,7 @@ class _Reader:
             entries = proto.attribute[:]
             inputs = [values.get(name) if name else None for name in proto.input[:]]
             if None in inputs:  # omitted, or a value of an outer graph
-                inputs = [_found(name, scopes) if name else None for name in proto.input]
-                for name, value in zip(proto.input, inputs, strict=True):
-                    if name and value is None:
-                        reason = f"input {name!r} is not defined anywhere"
-                        raise ModelError(reason, node=label(proto))
+                inputs = _inputs_of(proto, scopes)
             names = proto.output[:]
             is_constant = op_type == "Constant" and domain in ("", "ai.onnx")
             lifts = is_constant and kept is not None and kept.isdisjoint(names)
@@ -393,41 +440,14 @@ class _Reader:
                 self.lifted += 1
                 continue
             attributes = [self.attribute(entry, proto, scopes) for entry in entries]
-            outputs = []
-            for name in names:
-                value = values.get(name)
-                if value is None:
-                    value = ir.Value(name=name)
-                elif name in scope.awaited:
-                    scope.awaited.remove(name)
-                else:
-                    reason = f"output {name!r} is already defined in this graph"
-                    raise ModelError(reason, node=label(proto))
-                if name:
-                    values[name] = value
-                    if name in infos:
-                        describe(value, infos[name])
-                outputs.append(value)
+            outputs = _outputs_of(proto, scope)
             if is_constant:
-                if len(attributes) != 1:
-                    reason = f"a Constant requires one value, but has {len(attributes)}"
-                    raise ModelError(reason, node=label(proto))
-                kind = attributes[0].name
-                of_type = attributes[0].type
-                if _CONSTANTS.get(kind) != of_type:
-                    reason = f"a Constant has no attribute {kind!r} of type {of_type.name}"
-                    raise ModelError(reason, node=label(proto))
+                _check_constant(proto, attributes)
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
                     # nodes that were read before already use this value, not its duplicate
                     key = content if duplicate is None else (content, outputs[0].name)
-                    value = outputs[0]
-                    scope.lifted[key] = value
-                    tensor = tensor_of(attributes[0], value.name)
-                    value.const_value = tensor
-                    assert tensor is not None
-                    tensor.name = value.name
-                    value.type = ir.TensorType(tensor.dtype)
-                    value.shape = tensor.shape  # type: ignore[assignment]  # an ir.Shape
+                    scope.lifted[key] = outputs[0]
+                    _set_constant(outputs[0], attributes[0])
                     self.lifted += 1
                     continue
             node = ir.Node(

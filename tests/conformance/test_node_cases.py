@@ -69,7 +69,7 @@ def test_what_is_left_says_why():
     for result in those("left"):
         assert "no reason recorded" not in result.reason
         if _is_random(result.name):
-            assert "each time" in result.reason or "is random" in result.reason
+            assert "in each run" in result.reason or "is random" in result.reason
 
 
 def test_onnxruntime_is_the_witness_for_nearly_all():

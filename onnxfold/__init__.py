@@ -67,8 +67,8 @@ __all__ = [
     "why",
 ]
 
-# `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
-_HOME = {
+# The public names are imported at their first use, because importing onnx and NumPy is slow.
+_MODULES = {
     "FoldCache": "onnxfold.runtime.sessions.cache",
     "InferenceSession": "onnxfold.runtime.inference_session",
     "Session": "onnxfold.runtime.sessions.session",
@@ -96,9 +96,9 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-if not TYPE_CHECKING:  # type checkers would take every misspelt name for one of these
+if not TYPE_CHECKING:  # with a module `__getattr__`, type checkers would accept any misspelled name
 
     def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
+        if name in _MODULES:
+            return getattr(importlib.import_module(_MODULES[name]), name)
         raise AttributeError(f"module 'onnxfold' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Functions that are called as those of onnxsim and onnxslim are, for programs that call these."""
+"""Replacements of `onnxsim.simplify` and `onnxslim.slim` with the same signatures."""
 
 from __future__ import annotations
 
@@ -57,26 +57,27 @@ def simplify(
     output_path: str | os.PathLike[str] | None = None,
     **arguments: Unpack[OptionArguments],
 ) -> tuple[onnx.ModelProto, bool]:
-    """Optimize a model in memory, called as ``onnxsim.simplify`` is.
+    """Optimize a model in memory, with the signature of ``onnxsim.simplify``.
 
     Args:
-        model: A path or a model, which is left alone.
+        model: A path or a model, which does not change.
         check_n: Number of random inputs on which the result is compared with the model.
-        perform_optimization: False for level 0: fold constants only.
-        overwrite_input_shapes: Shapes to give to inputs, by name.
+        perform_optimization: False selects level 0, which only folds constants.
+        overwrite_input_shapes: Shapes to fix in the result, by name of the input.
         test_input_shapes: Shapes of the inputs of the comparison, by name.
         input_data: Inputs for the comparison instead of random ones, by name.
-        check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or at
-            level 2 those of inexact rules.
-        check_atol: Absolute tolerance, likewise.
+        check_rtol: Relative tolerance of the comparison. By default all bits must be equal, except
+            at level 2, where the tolerances of inexact rules apply.
+        check_atol: Absolute tolerance of the comparison, with the same default.
         custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
-        output_path: A file to write the result to as well.
+        output_path: File to which the result is also written.
         arguments: See `onnxfold.api.options.OptionArguments`. Other keywords of
-            ``onnxsim.simplify`` have no effect, which a warning says.
+            ``onnxsim.simplify`` have no effect and cause a warning.
 
     Returns:
-        The optimized model, and whether it computes the same (True without a check).
+        The optimized model, and whether its outputs are those of the original (True without a
+        check).
 
     Raises:
         OnnxFoldError: The model or an option is invalid.
@@ -121,22 +122,25 @@ def slim(
     save_as_external_data: bool = False,
     **arguments: Unpack[CheckedOptionArguments],
 ) -> onnx.ModelProto | None:
-    """Optimize a model, called as ``onnxslim.slim`` is.
+    """Optimize a model, with the signature of ``onnxslim.slim``.
 
     Args:
-        model: A path or a model, which is left alone.
-        output_model: The file to write; nothing is returned then.
+        model: A path or a model, which does not change.
+        output_model: The file to write.
         model_check: Compare the result with the model on a random input.
         model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
             ``["x:1,3,224,224"]`` for shapes.
-        save_as_external_data: Write weights to a file of their own.
+        save_as_external_data: Write weights to a separate file.
         arguments: See `onnxfold.api.options.CheckedOptionArguments`. Other keywords of
-            ``onnxslim.slim`` have no effect, which a warning says.
+            ``onnxslim.slim`` have no effect and cause a warning.
+
+    Returns:
+        The optimized model, or None if ``output_model`` is given.
 
     Raises:
-        CheckFailedError: The result does not compute what the model computes.
-        OnnxFoldError: The model or an option is invalid, or a ``dtype`` is given: dtypes are not
-            converted.
+        CheckFailedError: The outputs of the result differ from those of the model.
+        OnnxFoldError: The model or an option is invalid, or ``dtype`` is given, because onnxfold
+            does not convert dtypes.
     """
     options: dict[str, Any] = dict(arguments)
     if options.pop("dtype", None) is not None:
@@ -161,7 +165,7 @@ def slim(
 
 
 def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
-    """Return the arguments of a function without those that have no effect; warn of these."""
+    """Return the arguments that have an effect, and warn about the others."""
     found = sorted(arguments.keys() & set(_WITHOUT_EFFECT[function].split()))
     if any(arguments[name] not in (None, False) for name in found):
         warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=4)
@@ -169,8 +173,10 @@ def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
 
 
 def _sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
-    """Return the sizes of dynamic dimensions that shapes of inputs give them, by name. A UsageError
-    says that a shape does not fit, or that there is no such input.
+    """Return the sizes of dynamic dimensions, by name, for the shapes of inputs.
+
+    Raises:
+        UsageError: A shape contradicts the declared shape of an input, or the input does not exist.
     """
     found = {}
     opened = storage.opened(model)
@@ -185,7 +191,7 @@ def _sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
 
 
 def _optimized(model: ModelLike, options: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the optimized model; what was given is left alone."""
+    """Return the optimized model. The argument does not change."""
     given = storage.model_in(model)
     if isinstance(given, ir.Model):
         given = storage.opened(given)

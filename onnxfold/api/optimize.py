@@ -1,4 +1,4 @@
-"""The functions that users call: optimize a model in memory, or a file into a file."""
+"""The public functions `optimize`, `optimize_file` and `plan`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-# onnxruntime's time to load a model is quadratic in its nodes: with more of them than this it would
-# take longer than optimizing.
-_MOST_MEASURED = 100_000
+# The time that onnxruntime takes to load a model is quadratic in the number of nodes. With more
+# nodes than this, measuring the error takes longer than optimizing.
+_MAX_NODES_MEASURED = 100_000
 
 
 @overload
@@ -75,17 +75,18 @@ def optimize(
     """Fold a model's constants.
 
     Args:
-        model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned: ``model.graph`` stays the same object; with a check or
-            ``max_growth``, an error restores the original content), an ``onnx.ModelProto`` or its
-            bytes (left alone; new ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is
-            changed in place; it is returned).
-        return_report: Also return what was done, as `optimize_file` does.
+        model: A path, an ``ir.Model``, an ``onnx.ModelProto``, its bytes, or a
+            ``torch.onnx.ONNXProgram``. For a path, the result is an ``ir.Model`` whose weights are
+            still in the file. An ``ir.Model`` is changed in place and returned; ``model.graph``
+            remains the same object. With a check or ``max_growth``, an error restores its original
+            content. An ``onnx.ModelProto`` and bytes do not change; the result is a new object. The
+            model of an ``ONNXProgram`` is changed in place, and the program is returned.
+        return_report: Also return a report like that of `optimize_file`.
         options: See `onnxfold.api.options.CheckedOptionArguments`.
 
     Returns:
-        The optimized model, of the kind that was given; with ``return_report``, a tuple of it and
-        the report.
+        The optimized model, of the same type as the argument. With ``return_report``, a tuple of
+        the model and the report.
 
     Raises:
         CheckFailedError: The outputs of the result differ from those of the model, or
@@ -166,36 +167,41 @@ def optimize_file(
     progress: Progress | None = None,
     **options: Unpack[CheckedOptionArguments],
 ) -> Report:
-    """Fold the constants of a model file into another file; memory does not grow with the model.
+    """Fold the constants of a model file and write the result to a file.
+
+    The memory in use does not grow with the size of the model.
 
     Args:
-        source: The path of the model; or a model in memory, which is left alone.
-        destination: Where the result goes; may be the source. It is replaced at once, at the end.
-        external_data: Whether weights go to a file of their own (its name, if a string); None keeps
-            the way of the source.
+        source: The path of the model, or a model in memory, which does not change.
+        destination: The path of the result. It may be the source. The file is replaced atomically,
+            after the result is complete.
+        external_data: Whether weights are written to a separate file. A string is the name of this
+            file. None does the same as the source.
         share_weights: Refer to the source's files for unchanged weights, if they are in the folder
-            of ``destination`` or below; only the other tensors are written.
+            of ``destination`` or below. Only the other tensors are written.
         fsync: Wait until the result is on the disk.
-        advise: Also try what other options would remove beyond what was done (``beyond`` in the
-            report): costs about as much as the rules did.
-        count_withheld: Also count where level 2 would apply further rules (``withheld`` in the
-            report). A page always has it.
-        report: Write a page that shows what was done; its data alone, if the name ends in .json.
-        dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
-            with the difference; made if it is not there, and must be empty.
+        advise: Also count the nodes that other options would remove (``beyond`` in the report).
+            This takes about as long as applying the rules.
+        count_withheld: Also count the rewrites that level 2 would add (``withheld`` in the report).
+            A report page always contains this count.
+        report: Path of a page to write that describes the optimization. If the name ends in .json,
+            only the data of the page is written.
+        dump_ir: Folder for the graph after each pass that changed it: as text, as a drawing, and
+            the difference. The folder is created if it does not exist, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
         options: See `onnxfold.api.options.CheckedOptionArguments`. With a check, nothing is
-            written if the result differs. Where inexact rules fired, the error is measured once
-            also without a check, and a warning says if it is beyond their tolerances; not for a
-            model of more than 100,000 nodes, which onnxruntime takes long to load.
+            written if the result differs. If inexact rules were applied, the error is measured once
+            even without a check, and a warning is issued if it exceeds their tolerances. It is not
+            measured for a model of more than 100,000 nodes, because onnxruntime takes too long to
+            load it.
 
     Returns:
-        What was done, with bytes, seconds and reasons.
+        The report of the optimization, with bytes, seconds and reasons.
 
     Raises:
         CheckFailedError: The outputs of the result differ from those of the source, or
             onnxruntime's default session runs the source but not the result.
-        OnnxFoldError: the model or an option is invalid, or the result cannot be written.
+        OnnxFoldError: The model or an option is invalid, or the result cannot be written.
     """
     fold = options_of(options)
     given = storage.model_in(source)
@@ -211,7 +217,7 @@ def optimize_file(
             is_shown = report is not None or dump_ir is not None
             model = storage.opened(given) if is_shown else _opened(given, fold)
             stack.enter_context(dismantled(model))
-            storage.check_destination(model, destination)  # before it has cost any time
+            storage.check_destination(model, destination)
             bytes_before = storage.model_bytes(model)
             stack.enter_context(storage.reading_from(model))
         observers: list[Observer] = []
@@ -244,10 +250,13 @@ def optimize_file(
         comparison = None
         total = sum(result.nodes_before.values())
         is_checked = bool(fold.seeds or result.inexact)
-        if result.inexact and not fold.seeds and total > _MOST_MEASURED:
+        if result.inexact and not fold.seeds and total > _MAX_NODES_MEASURED:
             is_checked = False
-            why = f"onnxruntime takes long to load {total:,} nodes; {option('check')} measures it"
-            result.warnings.append(f"the error of the inexact rules is not known: {why}")
+            reason = f"onnxruntime takes long to load {total:,} nodes"
+            result.warnings.append(
+                f"the error of the inexact rules was not measured, because {reason}; "
+                f"{option('check')} measures it"
+            )
 
         def check(candidate: str) -> None:
             nonlocal comparison
@@ -266,29 +275,29 @@ def optimize_file(
                 check=check if is_checked else None,
             )
         clock.stages["save"] -= clock.stages.get("check", 0)
-        told = _report(model, result, clock, fold, comparison)
-        told.source = path
-        told.target = os.fspath(destination)
-        told.beyond = beyond
-        told.bytes_before = bytes_before
-        told.bytes_written = saved.bytes_total
-        told.bytes_after = saved.bytes_total + saved.bytes_shared
+        summary = _report(model, result, clock, fold, comparison)
+        summary.source = path
+        summary.target = os.fspath(destination)
+        summary.beyond = beyond
+        summary.bytes_before = bytes_before
+        summary.bytes_written = saved.bytes_total
+        summary.bytes_after = saved.bytes_total + saved.bytes_shared
         if report is not None and recording is not None:
-            document = recording.document(told, model)
+            document = recording.document(summary, model)
             write_page(report, "optimize", path or "", os.fspath(destination), document)
         result.pool.close()
-    return told
+    return summary
 
 
 def _restored(given: ir.Model, original: ir.Model) -> ir.Model:
-    """Give a model the content of its original, which is left alone; return the model."""
+    """Restore a model from its original, which does not change, and return the model."""
     take_content(given, storage.opened(original))
     return given
 
 
 @contextlib.contextmanager
 def _restored_on_error(given: ir.Model, original: ir.Model) -> Iterator[None]:
-    """Give a model the content of its original if it could not be optimized."""
+    """Restore a model from its original if an error occurs in this context."""
     try:
         yield
     except BaseException:
@@ -299,8 +308,9 @@ def _restored_on_error(given: ir.Model, original: ir.Model) -> Iterator[None]:
 def _opened(given: ModelLike, fold: Options) -> ir.Model:
     """Open a model to run passes on.
 
-    A third of most models are Constant nodes: at once they become the initializers that the passes
-    of a level make of them, unless options name them.
+    The passes of every level replace Constant nodes by initializers, and a third of the nodes of
+    most models are Constant nodes. They are replaced while the model is opened, which is faster,
+    unless options contain names of nodes or passes.
     """
     has_names = fold.passes is not None or fold.keep or fold.fold
     opened = storage.opened(given, lift_constants=not has_names)
@@ -312,7 +322,7 @@ def _opened(given: ModelLike, fold: Options) -> ir.Model:
 def _report(
     model: ir.Model, result: Result, clock: _Clock, fold: Options, check: Comparison | None
 ) -> Report:
-    """Return what a run of the passes did; files and bytes are missing."""
+    """Return the report of a run of the passes, without the paths and sizes of files."""
     kept = result.kept()
     return Report(
         nodes_before=result.nodes_before,
@@ -346,17 +356,21 @@ def plan(
     share_weights: bool = False,
     **options: Unpack[CheckedOptionArguments],
 ) -> Plan:
-    """Find out what `optimize_file` would do and take, and write nothing.
+    """Predict the decisions and costs of `optimize_file` without writing a file.
 
-    The model's structure is read and small constants are computed; large ones are not touched.
+    The model's structure is read and small constants are computed. Large constants are neither read
+    nor computed.
 
     Args:
         source: The model.
         share_weights: As for `optimize_file`.
         options: As for `optimize_file`.
 
+    Returns:
+        The prediction of bytes and memory, and the decisions.
+
     Raises:
-        OnnxFoldError: the model or an option is invalid.
+        OnnxFoldError: The model or an option is invalid.
     """
     from onnxfold.tools.forecast import Plan, predict
 
@@ -390,18 +404,22 @@ def _check(
     *,
     is_saving: bool = False,
 ) -> Comparison | None:
-    """Compare the result with the source; without a check, measure the error of inexact rules."""
+    """Compare the result with the source.
+
+    Without a check, the comparison measures the error of inexact rules, and returns None if the
+    models cannot be compared.
+    """
     from onnxfold.tools.comparison.pair import compare_opened
     from onnxfold.tools.comparison.runners import Subject
 
     tolerance: dict[str, Any] | None = options.tolerance
     if tolerance is None:
         tolerance = {"inexact": bool(result.inexact) or options.precision == "wide"}
-    sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
-    with spelled(sizes):
+    # the `dims` of `compare` are the `check_dims` of an optimization, whose `dims` fix sizes
+    with spelled({"dims": option("check_dims")}):
         try:
             given = with_sizes(source, options)
-            graph = None  # no name of a Constant node is told: they are read as fast as at first
+            graph = None  # messages name no Constant node, so reading can replace them
             if isinstance(given, str | os.PathLike):
                 graph = storage.load(given, lift_constants=True)
             original = Subject(given, storage.path_of(source) or "the original", graph)
@@ -420,7 +438,7 @@ def _check(
         except OnnxFoldError as error:
             if options.seeds:
                 raise
-            result.warnings.append(f"the error of the inexact rules is not known: {error}")
+            result.warnings.append(f"the error of the inexact rules was not measured: {error}")
             return None
     if not comparison.passed:
         verdict = [check_line(comparison), *comparison.problems]
@@ -431,7 +449,7 @@ def _check(
         reason = f"the optimized model is {'; '.join(verdict)}"
         if options.seeds:
             raise CheckFailedError(reason, file=storage.path_of(source))
-        remedy = f"{option('check')} refuses such a result, level 1 applies none"
+        remedy = f"use {option('check')} to reject such a result, or level 1 to apply no such rule"
         result.warnings.append(f"{reason}; {remedy}")
     if options.seeds and comparison.default_session is None:
         result.warnings.append(comparison.notes[-1])
@@ -443,17 +461,17 @@ def _check(
 def _judge_default_session(
     comparison: Comparison, source: ModelLike, result: Result, *, is_saving: bool
 ) -> None:
-    """Refuse a result that does not run in onnxruntime's default session, where the source runs.
+    """Raise an error if onnxruntime's default session runs the source but not the result.
 
-    Node by node the result passed. A difference in the default session therefore comes from
-    onnxruntime's optimizations. It leads to a warning if it exceeds the tolerances of inexact rules
-    and the difference that the same optimizations make to the source itself.
+    The result has already passed the comparison node by node. A difference in the default session
+    is therefore caused by onnxruntime's optimizations. It leads to a warning if it exceeds both the
+    tolerances of inexact rules and the difference that these optimizations cause in the source.
     """
     if comparison.passed:
         return
     where = "onnxruntime's default session"
     if comparison.problems:
-        parts = [f"the optimized model (b) does not run in {where} as the original (a) does"]
+        parts = [f"the optimized model (b) does not run in {where}, but the original (a) does"]
         parts += comparison.problems
         if is_saving:
             parts.append("nothing was written")
@@ -461,13 +479,13 @@ def _judge_default_session(
     worst = max(output.error for output in comparison.outputs if not output.within)
     own = comparison.own_error or 0.0
     if worst > own:
-        size = f"differs by {worst:.3g} from the original in {where}"
-        equal = f"the original itself differs by {own:.3g} between {where} and node by node"
-        result.warnings.append(f"the optimized model {size}; {equal}")
+        difference = f"differs by {worst:.3g} from the original in {where}"
+        own_difference = f"the original differs by {own:.3g} between this session and node by node"
+        result.warnings.append(f"the optimized model {difference}; {own_difference}")
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:
-    """Return what a result is compared with: the model with the sizes that options give to dims."""
+    """Return the model with the sizes of dimensions that the options fix."""
     if not (options.dims or options.input_shapes):
         return model
     opened = storage.opened(model)
@@ -476,7 +494,7 @@ def with_sizes(model: ModelLike, options: Options) -> ModelLike:
 
 
 class _Clock:
-    """Wall seconds of each stage."""
+    """Measures the wall time of each stage in seconds."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.start = time.perf_counter()

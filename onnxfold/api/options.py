@@ -29,37 +29,37 @@ class OptionArguments(TypedDict, total=False):
     """The options of an optimization.
 
     Args:
-        level: 0: fold constants; 1 (default): also apply rules that keep every bit; 2: also
-            inexact rules.
-        fold_all: Fold everything that can be evaluated, whatever its size.
-        fold_quantized: Fold DequantizeLinear of weights too.
-        max_growth: Bytes by which the model may grow where that removes nodes, such as 64kB; 0: no
-            growth. By default 64 KiB or 1 % of the model, whichever is larger, and at most 16 KiB
-            for a node.
-        memory_limit: Bytes of intermediate results to hold in memory, such as 512MB; more goes to
-            disk. Also the limit for the evaluation of one node. By default 512 MiB.
-        keep: Leave nodes that make a value whose name matches a glob, or that have an op type such
-            as Transpose or com.microsoft::Gelu.
-        fold: Fold values whose name matches a glob, or that nodes of an op type make, whatever
-            their size, if they can be evaluated and are not to be kept.
+        level: 0: fold constants; 1 (default): also apply rules that preserve every bit; 2: also
+            apply inexact rules.
+        fold_all: Fold all constants that can be evaluated, regardless of their size.
+        fold_quantized: Also fold DequantizeLinear of weights.
+        max_growth: Bytes by which the model may grow if this removes nodes, such as 64kB; 0 allows
+            no growth. By default 64 KiB or 1 % of the model, whichever is larger, and at most
+            16 KiB for each node.
+        memory_limit: Bytes of intermediate results to hold in memory, such as 512MB; the others are
+            written to disk. Also the limit for the evaluation of one node. By default 512 MiB.
+        keep: Do not fold nodes whose output name matches a glob, or whose op type is given, such as
+            Transpose or com.microsoft::Gelu.
+        fold: Fold values whose name matches a glob, or that a node of an op type produces,
+            regardless of their size. Values that cannot be evaluated or match keep are not folded.
         precision: exact: round after every op, as a runtime does; wide: compute chains of constants
-            in 64 bits and round once, at their end.
-        explain: Record also why nodes were folded, not only why nodes stay.
+            in 64 bits and round once, at the end of the chain.
+        explain: Also record why nodes were folded, not only why nodes were kept.
         enable: Use opt-in rules or rule sets.
-        disable: Leave out rules or rule sets.
+        disable: Do not use rules or rule sets.
         target: Also use ops that only this runtime has; implies level 2.
         rules: Also use the rules of Python files, or rule sets.
         ops: Definitions of custom ops: Python files, or classes that `onnxfold.ops.op` decorates.
-            They give the ops shapes, costs and determinism.
-        custom_ops: Shared libraries with custom ops of the model, for onnxruntime. Constant calls
-            of ops that are defined as deterministic are folded.
+            They define shapes, costs and determinism.
+        custom_ops: Shared libraries with custom ops of the model, for onnxruntime. Nodes of ops
+            that are defined as deterministic are folded if their operands are constant.
         passes: Run these passes, in this order, instead of those of the level.
         dims: Fix sizes of symbolic dimensions, by name.
-        input_shapes: Fix shapes of inputs, by name or in texts such as x:1,3,224,224; -1 leaves a
-            size as it is.
-        keep_dims: Leave dimensions dynamic, even if the shape of an input fixes them.
-        value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
-            are kept where inference cannot restore them.
+        input_shapes: Fix shapes of inputs, by name or as strings such as x:1,3,224,224; -1 does not
+            change a size.
+        keep_dims: Keep dimensions dynamic, even if the shape of an input fixes them.
+        value_info: Write the inferred dtypes and shapes of all values. By default, recorded ones
+            are kept only if inference cannot restore them.
         keep_metadata: Keep the debugging metadata of exporters: stack traces, FX nodes, class
             names. Metadata of the model and names of modules are always kept.
     """
@@ -88,21 +88,22 @@ class OptionArguments(TypedDict, total=False):
 
 
 class SplitArguments(OptionArguments, total=False):
-    """What decides how a model is split.
+    """The options of splitting a model.
 
     Args:
-        runtime_constants: Inputs that stay the same over many runs, by name or glob; if no input is
-            called that, weights, by their names in the file or PyTorch's.
+        runtime_constants: Inputs that are equal in many runs, by name or glob. If no input matches,
+            weights, by their names in the file or in PyTorch.
         overridable: Also fold every input that has a default value.
-        fold_at: compile: fold constants now; runtime: leave them to runtime_fold, for a smaller
+        fold_at: compile: fold constants now; runtime: let runtime_fold compute them, for a smaller
             bundle. By default compile.
-        max_cache: Bytes that cached tensors may take at nominal sizes. By default without limit.
+        max_cache: Bytes that cached tensors may take at nominal sizes. By default unlimited.
         nominal: Assumed sizes of symbolic dimensions, by name, for the cut and for timing kernels.
-        backend_options: Options for the backend's compiler, such as -O2. Kernels are kept by them.
+        backend_options: Options for the backend's compiler, such as -O2. They are part of the cache
+            key of kernels.
         target_cpu: CPU level that kernels require: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, native
-            for that of this CPU, or generic for all CPUs of its architecture. By default native.
-            With several levels, each component has several kernels.
-        compile_seconds: Time limit of one compilation. By default 120.
+            for the level of this CPU, or generic for all CPUs of its architecture. By default
+            native. With several levels, each component has several kernels.
+        compile_seconds: Time limit of one compilation in seconds. By default 120.
         dump_ir: Folder for both parts as .dot, and for the stages of the compilation of
             runtime_fold.
     """
@@ -121,19 +122,19 @@ class SplitArguments(OptionArguments, total=False):
 class CheckedOptionArguments(OptionArguments, total=False):
     """The options of an optimization, see `OptionArguments`, and of the check of its result.
 
-    Without a tolerance, the result must be equal bit for bit; where inexact rules fired and in wide
-    precision, within 1e-4 relative and 1e-5 absolute.
+    Without a tolerance, the outputs must be equal bit for bit. With inexact rules or wide
+    precision, they must be within 1e-4 relative and 1e-5 absolute.
 
     Args:
-        check: Number of random inputs on which to compare before the result is written. The verdict
-            is that node by node; the difference in onnxruntime's default session is printed. Any
-            other option of the check enables one, too.
+        check: Number of random inputs on which to compare before the result is written. Only the
+            comparison node by node decides; the difference in onnxruntime's default session is
+            also printed. Any other option of the check enables the check, too.
         feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
             arrays by name.
-        check_dims: Sizes of dynamic dimensions to compare with, by name.
+        check_dims: Sizes of dynamic dimensions in the comparison, by name.
         rtol: Relative tolerance; setting one tolerance sets the others to 0.
         atol: Absolute tolerance.
-        ulp: Units in the last place that floats may be apart.
+        ulp: Maximum difference of floats in units in the last place.
     """
 
     check: int
@@ -182,10 +183,12 @@ class Options:
 
     def growth_of(self, size: int) -> int:
         """Return the bytes by which a model of ``size`` bytes may grow."""
-        return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
+        if self.max_growth is not None:
+            return self.max_growth
+        return max(1 << 16, size // 100)
 
     def doubtful(self, model: ir.Model) -> list[str]:
-        """Return a warning for each option that has no effect on a model, or two meanings."""
+        """Return a warning for each option that has no effect on a model or is ambiguous."""
         from onnxfold.ir.graphs import all_graphs, count_nodes
 
         found: list[str] = []
@@ -197,25 +200,25 @@ class Options:
             for glob in globs:
                 is_name = glob in names or any(fnmatch.fnmatchcase(name, glob) for name in names)
                 if is_name and glob in ops:
-                    both = "is an op type and the name of a value: both are meant"
-                    found.append(f"{option(argument)} {glob!r} {both}")
+                    reason = "is an op type and the name of a value; it applies to both"
+                    found.append(f"{option(argument)} {glob!r} {reason}")
                 elif not is_name and glob not in ops:
                     known = [*ops, *names]
                     near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
-                    what = f"{option(argument)} {glob!r}"
-                    found.append(f"{what} matches no op type and no value{near}")
+                    subject = f"{option(argument)} {glob!r}"
+                    found.append(f"{subject} matches no op type and no value{near}")
         return found
 
     def keeps(self, value: ir.Value) -> bool:
-        """Return whether the node that makes a value must stay."""
+        """Return whether ``keep`` matches a value, so that its node must not be folded."""
         return bool(self.keep) and _matches(value, self.keep)
 
     def folds(self, value: ir.Value) -> bool:
-        """Return whether a value is to be folded whatever it weighs."""
+        """Return whether ``fold`` matches a value, so that its size does not matter."""
         return bool(self.fold) and _matches(value, self.fold)
 
     def rule_sets(self) -> list[RuleSet]:
-        """Return all rule sets to choose from: built in, of other packages, and the ones given."""
+        """Return all rule sets: built-in ones, those of other packages, and ``rules``."""
         from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
         of_target = () if self.target is None else self.target.rules
@@ -237,19 +240,19 @@ class Options:
     @property
     def seeds(self) -> int:
         """Number of runs with random inputs; 0 for no check."""
-        asks = self.tolerance or self.feeds is not None or self.check_dims or self.custom_ops
-        return self.check or int(bool(asks))
+        is_implied = self.tolerance or self.feeds is not None or self.check_dims or self.custom_ops
+        return self.check or int(bool(is_implied))
 
     @property
     def tolerance(self) -> dict[str, float] | None:
-        """The tolerances as `onnxfold.compare` takes them, or None if none is given."""
+        """The tolerances as keywords of `onnxfold.compare`, or None if all are None."""
         given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
         found = {name: value for name, value in given.items() if value is not None}
         return found or None
 
 
 def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
-    """Return whether a glob is or matches the name of a value, or is the op type of its node."""
+    """Return whether a glob matches the name of a value or equals the op type of its producer."""
     from onnxfold.ir.graphs import op_name
 
     node = value.producer()
@@ -259,7 +262,7 @@ def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
 
 
 def byte_size(size: int | str | None) -> int | None:
-    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units)."""
+    """Parse a number of bytes such as 4096, "512MB" (decimal units) or "1.5GiB" (binary units)."""
     if not isinstance(size, str):
         return size
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
@@ -270,7 +273,7 @@ def byte_size(size: int | str | None) -> int | None:
 
 
 def named_shape(text: str) -> tuple[str, list[int]]:
-    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
+    """Parse the name and shape of an input, such as x:1,3,224,224. -1 does not change a size."""
     name, _, sizes = text.rpartition(":")
     parts = sizes.split(",") if sizes else []
     if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
@@ -281,7 +284,11 @@ def named_shape(text: str) -> tuple[str, list[int]]:
 def options_of(
     given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
 ) -> Options:
-    """Return the options that keywords say; a UsageError says that a name or value is wrong."""
+    """Create options from keywords.
+
+    Raises:
+        UsageError: A name is unknown, or a value is invalid.
+    """
     known = declared.__annotations__
     for name in given:
         if name not in known:
@@ -298,5 +305,5 @@ def options_of(
         raise UsageError(f"{option('memory_limit')} must be positive, got 0")
     target = given.get("target")
     if target is not None and values.setdefault("level", 2) < 2:
-        raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")
+        raise UsageError(f"the target {target} requires level 2, got level {values['level']}")
     return Options(**values)

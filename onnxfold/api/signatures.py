@@ -1,4 +1,8 @@
-"""Check the arguments of functions against their annotations, and list keywords in docstrings."""
+"""Checks of arguments against annotations, and the docstrings and signatures of public functions.
+
+The modules of some annotations are not imported at run time, because importing them is slow. The
+annotations therefore remain strings and are evaluated here when a function is called.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,18 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage, the work done and the total of the stage."""
 Positive = Annotated[int, 1]
 Size = Annotated[int, -1]
-"""Of a dimension; -1 leaves it as it is."""
+"""The size of a dimension. -1 does not change it."""
 
 _UNIONS = (typing.Union, types.UnionType)
 _NUMBERS = {int: (int,), float: (int, float)}
-_UNSET = type("_Unset", (), {"__repr__": lambda _: "..."})()  # a default that the docstring says
+# the default of keywords without a value in `Options`; the docstring describes it
+_UNSET = type("_Unset", (), {"__repr__": lambda _: "..."})()
 
 
 def checked(function: Function) -> Function:
-    """Return a function that raises a UsageError for arguments that its annotations exclude.
+    """Decorate a function to raise a UsageError for arguments that contradict its annotations.
 
-    Its docstring lists the keywords of ``**options: Unpack[...]`` as well, by `entries`.
+    The keywords of ``**options: Unpack[...]`` are added to the docstring and to the signature.
     """
     positional = inspect.getfullargspec(function).args
 
@@ -61,7 +66,7 @@ def checked(function: Function) -> Function:
 def hints_of(owner: Any) -> dict[str, Any]:
     """Return the types of the arguments of a function, or of the keys of a TypedDict, by name.
 
-    A name that is imported for type checkers only becomes a type variable, see `problems`.
+    A name that is imported only for type checkers becomes a type variable, see `problems`.
     """
     found = {} if (keywords := _keywords(owner)) is None else hints_of(keywords)
     for name, annotation in owner.__annotations__.items():
@@ -79,16 +84,16 @@ class _Names(dict[str, Any]):
 
 @functools.cache
 def _certain_types(hint: Any) -> Collection[object]:
-    """Return the classes of a type whose instances need no look at their values."""
+    """Return the classes whose instances are valid regardless of their value."""
     inner = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
     return frozenset(inner) - _NUMBERS.keys()
 
 
 def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str]:
-    """Yield what is wrong with the value of an argument.
+    """Yield the reasons why the value of an argument is invalid.
 
-    A type variable stands for a class of that name, which may not be loaded. Numbers are finite and
-    at least ``least``, which is the second argument of ``Annotated``.
+    A type variable represents a class of that name, which need not be imported. Numbers must be
+    finite and at least ``least``, which is the second argument of ``Annotated``.
     """
     kind = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
@@ -106,7 +111,7 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     elif not _is_a(value, hint):
         yield _wrong_type(name, value, hint)
     elif kind in _NUMBERS and not least <= value < math.inf:
-        yield f"{name} is {value}, not a finite number from {least} up"
+        yield f"{name} must be a finite number of at least {least}, got {value}"
     elif isinstance(value, Mapping) and len(inner) == 2:
         for key, each in value.items():
             yield from problems(f"a name in {name}", key, inner[0])
@@ -136,7 +141,7 @@ def _text_of(hint: Any) -> str:
 
 
 def _is_a(value: object, hint: Any) -> bool:
-    """Return whether a value is of a type, except for what is in it."""
+    """Return whether a value has a type, regardless of the types of its elements."""
     kind = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if kind is Any:
@@ -149,15 +154,17 @@ def _is_a(value: object, hint: Any) -> bool:
         return kind.__name__ in [each.__name__ for each in type(value).__mro__]
     if kind in _NUMBERS:
         return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
-    # one text is no sequence of texts
-    is_text = inner and isinstance(value, (str, bytes))
-    return isinstance(value, Mapping if typing.is_typeddict(kind) else kind) and not is_text
+    # a string is a sequence of strings, but passing one instead of a list is a mistake
+    is_single_string = inner and isinstance(value, (str, bytes))
+    expected = Mapping if typing.is_typeddict(kind) else kind
+    return isinstance(value, expected) and not is_single_string
 
 
 def entries(keywords: Any) -> dict[str, str]:
     """Return the documentation of the keys of a TypedDict, by name.
 
-    It is in the section "Args:" of its docstring, and of others of that module that it extends.
+    It is read from the section "Args:" of the docstrings of the TypedDict and of its bases, which
+    must be in the same module.
     """
     found = {}
     for each in filter(typing.is_typeddict, vars(sys.modules[keywords.__module__]).values()):
@@ -169,7 +176,7 @@ def entries(keywords: Any) -> dict[str, str]:
 
 
 def _keywords(function: Any) -> Any:
-    """Return the TypedDict of the keywords of a function, unless only type checkers know it."""
+    """Return the TypedDict of the keywords of a function, or None if it is not imported."""
     texts = [str(text) for text in function.__annotations__.values()]
     names = [text[7:-1] for text in texts if text.startswith("Unpack[")]
     return function.__globals__.get(names[0]) if names else None
@@ -180,7 +187,7 @@ def _signature(function: Any) -> inspect.Signature:
     own = inspect.signature(function)
     keywords = _keywords(function)
     defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
-    if defaults is None:  # these are no options of onnxfold
+    if defaults is None:  # the function has no options of onnxfold
         return own
     *parameters, rest = own.parameters.values()
     for name, hint in keywords.__annotations__.items():

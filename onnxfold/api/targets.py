@@ -1,4 +1,4 @@
-"""Runtimes with ops and rules of their own."""
+"""Targets: runtimes with additional ops and rules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from onnxfold.rewrite.rule import RuleSet
 
 ENTRY_POINTS = "onnxfold.api.targets"
-"""The entry points of packages with targets; each is a `Target`."""
+"""The group of entry points by which packages register targets. Each entry is a `Target`."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A runtime for which a model is optimized beyond what every runtime executes.
+    """A runtime for which the optimization may use ops that other runtimes do not have.
 
     Attributes:
         name: The name, as in ``--target NAME`` and in ``@rule(target=NAME)``.
-        rules: Python files with rules, or rule sets, that produce ops of the runtime.
+        rules: Python files with rules, or rule sets, that create ops of the runtime.
         ops: Python files or classes with definitions of its ops.
     """
 
@@ -47,10 +47,10 @@ def target_names() -> list[str]:
 
 
 def target_of(target: str | Target) -> Target:
-    """Return a target by its name.
+    """Return the target of a name.
 
     Raises:
-        UsageError: There is no such target, or its package cannot be loaded.
+        UsageError: No target has this name, or its package cannot be loaded.
     """
     if isinstance(target, Target):
         return target
@@ -59,7 +59,7 @@ def target_of(target: str | Target) -> Target:
     for entry in metadata.entry_points(group=ENTRY_POINTS, name=target):
         try:
             found = entry.load()
-        except Exception as error:  # another package may raise anything
+        except Exception as error:  # importing another package may raise any error
             raise UsageError(f"the target {target!r} cannot be loaded: {error}") from error
         if not isinstance(found, Target):
             raise UsageError(f"the target {target!r} is not an onnxfold.Target")

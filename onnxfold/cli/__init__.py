@@ -1,7 +1,7 @@
-"""The command line, commands of one subject in a file. Only this package prints; the library logs.
+"""The command line. Each module contains the commands of one subject.
 
-Only click is imported at the top of any of these files: the rest comes when a command needs it, so
-that help is instant.
+Only this package prints, the rest of the library logs. The commands import the modules that they
+need when they run, so that ``--help`` and completion are fast.
 """
 
 from __future__ import annotations

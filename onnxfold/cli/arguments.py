@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how their values are read."""
+"""Options that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from onnxfold.support.errors import UsageError
 
 PATH = click.Path(readable=False)
 FOLDER = click.Path(readable=False, file_okay=False)
-"""A file, folder or URL, which may be there or not: shells complete it."""
+"""Types of options for which shells complete paths. The path may be a URL, and need not exist."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 flag = functools.partial(click.option, is_flag=True)
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the type of an option: what it reads, or an error that names the option."""
+    """Return the type of an option from a parser. click adds the option's name to its errors."""
 
     def convert(text: str) -> Any:
         try:
@@ -58,19 +58,19 @@ def several(*names: str, help: str, **more: Any) -> Callable[[Command], Command]
 
 
 def named(read: Callable[[str], Any], *names: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option whose values, each read as a name and something, are a dictionary."""
+    """Return an option whose values are parsed as pairs of name and value, as a dictionary."""
     return several(*names, type=_reader(read), callback=lambda _, __, pairs: dict(pairs), **more)
 
 
 def sizes(*names: str, help: str) -> Callable[[Command], Command]:
-    """Return an option for sizes of dimensions by name: batch=2."""
+    """Return an option for sizes of dimensions by name, such as batch=2."""
     return named(_dimension, *names, metavar="NAME=SIZE", help=help)
 
 
 def number(
     name: str, kind: click.IntRange | click.FloatRange, default: float | None, text: str
 ) -> Callable[[Command], Command]:
-    """Return an option for a count or a number of seconds, whose help shows its default."""
+    """Return an option for a count or a number of seconds. Its help shows the default."""
     metavar = "N" if isinstance(kind, click.IntRange) else "S"
     is_shown = default is not None
     return click.option(
@@ -95,7 +95,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-JSON = flag("--json", "as_json", help="Print one JSON document instead.")
+JSON = flag("--json", "as_json", help="Print one JSON document instead of text.")
 output_options = together(
     JSON,
     flag(
@@ -103,15 +103,17 @@ output_options = together(
         "--verbose",
         expose_value=False,
         callback=_set_verbosity,
-        help="Print more, log progress, and show the traceback of a bug.",
+        help="Print more details, log progress, and show the traceback of a bug.",
     ),
 )
 """The options that all commands share."""
 
 
 def completed(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function by which shells complete the last of names separated by commas. The names
-    are, or are returned by, ``"package.module:name"``.
+    """Return a function that completes the last of several names separated by commas.
+
+    Args:
+        names: The collection of names, or a function that returns it, as ``"package.module:name"``.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
@@ -127,7 +129,7 @@ class SectionedCommand(click.Command):
     """A command whose help shows its options by section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of each section in their order, those of none at the end."""
+        """Write the options by section. Options without a section are in the last one."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -157,8 +159,12 @@ _TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 
 
 def option(*names: str, **how: Any) -> Callable[[Command], Command]:
-    """Return the option for an argument that `onnxfold.api.options` declares. The last name is the
-    argument's, with dashes or without; ``how`` has what does not follow from the declaration.
+    """Return the option for an argument that `onnxfold.api.options` declares.
+
+    Args:
+        names: The names of the option. The last one is the name of the argument, with or without
+            dashes.
+        how: Keywords of `click.option` that do not follow from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
     hint = _HINTS[argument]
@@ -184,7 +190,7 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
     return click.option(*names, **{**form, **how})
 
 
-QUIET = flag("-q", "--quiet", help="Print nothing but errors.")
+QUIET = flag("-q", "--quiet", help="Print only errors.")
 LEVEL = option(
     "-O",
     "--level",
@@ -195,7 +201,7 @@ REPORT = click.option(
     "--report",
     type=PATH,
     metavar="PAGE.html",
-    help="Also write a report page; only its data if the name ends in .json.",
+    help="Also write a report page, or only its data if the name ends in .json.",
 )
 PROVIDERS = several(
     "--provider",
@@ -212,7 +218,7 @@ _COMPARISON = (
     option("--custom-ops", metavar="LIBRARY"),
 )
 comparison_options = section("Inputs and tolerances", *_COMPARISON)
-"""The inputs and tolerances of a comparison; those that are not given are None."""
+"""The inputs and tolerances of a comparison. The default of each is None."""
 
 
 def names_of_rules() -> list[str]:
@@ -223,8 +229,8 @@ def names_of_rules() -> list[str]:
     return [*(s.name for s in sets), *(rule.name for s in sets for rule in s)]
 
 
-what_is_folded = section(
-    "What is folded",
+folding_options = section(
+    "Folded constants",
     option("--precision"),
     option("--fold-all"),
     option("--fold-quantized"),
@@ -233,7 +239,7 @@ what_is_folded = section(
     option("--keep", metavar="GLOB|OP"),
     option("--fold", metavar="GLOB|OP"),
 )
-"""Options that say which constants are folded."""
+"""Options that select the constants to fold."""
 
 _RULE_NAME = {
     "metavar": "NAME",
@@ -268,12 +274,12 @@ optimization_options = together(
             "--input-shape",
             "input_shapes",
             metavar="NAME:D,D,...",
-            help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is",
+            help="Fix the shape of an input, such as x:1,3,224,224; -1 does not change a size",
         ),
         option("--keep-dim", "keep_dims", metavar="NAME"),
         option("--value-info"),
     ),
-    what_is_folded,
+    folding_options,
     section(
         "Check", option("--check", metavar="N"), *_COMPARISON, option("--check-dim", "check_dims")
     ),
@@ -294,8 +300,8 @@ runtime_options = section(
         default="auto",
         show_default=True,
         shell_complete=completed("onnxfold.runtime.backends.base:NAMES"),
-        help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
-        "bundle that are faster than onnxruntime.",
+        help="Backend that runs runtime_fold. iree and onnx-mlir compile it; auto uses the kernels "
+        "of a bundle that are faster than onnxruntime.",
     ),
     option("--backend-option", "backend_options", metavar="OPTION"),
     option(
@@ -304,4 +310,4 @@ runtime_options = section(
         shell_complete=completed("onnxfold.runtime.backends.targets:TARGETS"),
     ),
 )
-"""What `split` and `bench` fold when a model runs, and by what."""
+"""The runtime constants of `split` and `bench`, and the backend that folds them."""

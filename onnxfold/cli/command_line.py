@@ -1,4 +1,4 @@
-"""Running a command line: its command, logging, signals, exit codes, and errors as one line."""
+"""The group of all commands, and `main`: logging, signals, exit codes and error messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from onnxfold.support.lazy_imports import defer_symbolic_arithmetic
 
 _logger = logging.getLogger("onnxfold")
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]
-_USUAL = (signal.SIG_DFL, signal.default_int_handler)
+_DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler)
 _GROUPS = {
     "Optimize": (optimize, batch, tune, infer_shapes),
     "Understand": (compare, inspect, explain, bench, reduce),
@@ -50,7 +50,7 @@ class OptimizeByDefault(click.Group):
     """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by subject, each with its whole summary."""
+        """Write the commands by subject, with summaries that are not truncated."""
         for title, commands in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(
@@ -58,7 +58,7 @@ class OptimizeByDefault(click.Group):
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the command in front where the first word is a file or an option of it."""
+        """Insert `optimize` if the first word is a file or an option of `optimize`."""
         word = args[0] if args else ""
         is_option = word.startswith("-") and word not in ("--help", "-h", "--version")
         is_file = not word.startswith("-") and ("." in word or os.sep in word)
@@ -69,15 +69,16 @@ class OptimizeByDefault(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; messages spell its arguments as its options, until it has ended."""
+        """Find the command, and let messages spell arguments as its options while it runs."""
         found = super().resolve_command(ctx, args)
+        # the found command comes last: its options override those of the same name
         commands = [*self.commands.values(), *filter(None, [found[1]])]
         params = (param for command in commands for param in command.params)
         ctx.with_resource(spelled({p.name: max(p.opts, key=len) for p in params if p.name}))
         return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the names of commands, or else a file or an option of `optimize`."""
+        """Complete the name of a command, or a file or an option of `optimize`."""
         found = super().shell_complete(ctx, incomplete)
         if found or not incomplete:
             return found
@@ -98,7 +99,8 @@ class OptimizeByDefault(click.Group):
 def cli(ctx: click.Context) -> None:
     """Precompute everything in an ONNX model that does not depend on its inputs.
 
-    The result is equal bit for bit. `onnxfold IN OUT` is short for `onnxfold optimize IN OUT`.
+    The outputs of the result are equal bit for bit. `onnxfold IN OUT` is short for `onnxfold
+    optimize IN OUT`.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -106,7 +108,11 @@ def cli(ctx: click.Context) -> None:
 
 
 class EndedBySignal(BaseException):
-    """Raised where the main thread is; like KeyboardInterrupt, it is no Exception."""
+    """A signal that ends the process.
+
+    It is raised in the main thread. Like KeyboardInterrupt it is not an Exception, so that
+    ``except Exception`` does not catch it.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -116,10 +122,11 @@ class EndedBySignal(BaseException):
 
 @contextlib.contextmanager
 def end_on_signals() -> Iterator[None]:
-    """Raise `EndedBySignal` at the first signal that asks the process to end.
+    """Raise `EndedBySignal` at the first signal that terminates the process.
 
-    Later signals are ignored until the process ends: they would interrupt the cleanup and the error
-    message. Signals that have another handler, or are ignored (nohup), are left alone.
+    Later signals are ignored until the process ends, because they would interrupt the cleanup and
+    the error message. Signals with another handler, and signals that are ignored (nohup), keep
+    their handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -133,13 +140,14 @@ def end_on_signals() -> Iterator[None]:
             ended = EndedBySignal(number)
             raise ended
 
-    replaced = [number for number, handler in before.items() if handler in _USUAL]
+    replaced = [number for number, handler in before.items() if handler in _DEFAULT_HANDLERS]
     try:
         for number in replaced:
             signal.signal(number, end)
         yield
     except Exception as error:
-        if ended is not None:  # a module of C that was being imported makes another error of it
+        # importing an extension module can replace the exception by another one
+        if ended is not None:
             raise ended from error
         raise
     finally:
@@ -148,20 +156,25 @@ def end_on_signals() -> Iterator[None]:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
+    """Run a command line and return its exit code.
+
+    Args:
+        args: The arguments of the command line, by default those of the process (`sys.argv`).
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        # otherwise the next file has the number of a closed stream, and gets what libraries print
+        # A file that is opened later would reuse the descriptor of a closed stream. Libraries that
+        # print to the stream would then write to this file.
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-    # warnings, and everything with --verbose, to standard error
+    # write warnings to standard error, and with --verbose all messages
     logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
     _logger.setLevel(logging.WARNING)
     defer_symbolic_arithmetic()
-    # NumPy's linear algebra, which no kernel uses, starts its threads when NumPy is imported
+    # importing NumPy starts the threads of its linear algebra, which no kernel uses
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with end_on_signals():
-            # what begins with the process's own arguments is all that the process is for
+            # with the arguments of the process, the process ends after the command
             code = cli.main(
                 args=args, prog_name="onnxfold", standalone_mode=False, obj=args is None
             )
@@ -170,7 +183,7 @@ def main(args: list[str] | None = None) -> int:
         _complain("interrupted")
         return EXIT_INTERRUPTED
     except EndedBySignal as ended:
-        with contextlib.suppress(OSError):  # the terminal may be what went away
+        with contextlib.suppress(OSError):  # the terminal may be closed (SIGHUP)
             _complain(str(ended))
         return 128 + ended.number
     except Exception as error:
@@ -180,7 +193,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return what went wrong, for the user."""
+    """Return the error message to print."""
     if isinstance(error, OnnxFoldError):
         return str(error)
     if isinstance(error, click.ClickException):
@@ -197,5 +210,5 @@ def _reason(error: Exception) -> str:
 
 
 def _complain(message: str) -> None:
-    """One line on standard error."""
+    """Print an error message as one line on standard error."""
     click.echo(f"onnxfold: error: {' '.join(message.split())}", err=True)

@@ -1,4 +1,4 @@
-"""The commands that show models, their differences, and the rules and passes there are."""
+"""Commands that show models and their differences, and list the rules and passes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onnxfold.cli.arguments import (
     SectionedCommand,
     comparison_options,
     flag,
+    folding_options,
     number,
     optimization_options,
     output_options,
@@ -23,7 +24,6 @@ from onnxfold.cli.arguments import (
     section,
     several,
     sizes,
-    what_is_folded,
 )
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show, watched, write, write_json
 from onnxfold.support.errors import UsageError
@@ -36,16 +36,16 @@ from onnxfold.support.errors import UsageError
     "--seeds",
     click.IntRange(1),
     1,
-    "Random inputs to compare on; each has other sizes of dynamic dimensions.",
+    "Number of random inputs to compare on; each has different sizes of dynamic dimensions.",
 )
 @sizes(
     "--dim",
     "dims",
-    help="Size of a dynamic dimension, by default found by trying; x[2] names an unnamed "
-    "dimension: axis 2 of input x",
+    help="Size of a dynamic dimension, by default the first that runs; x[2] is the unnamed "
+    "dimension of axis 2 of input x",
 )
 @comparison_options
-@flag("--exact", help="Allow half precision no difference either.")
+@flag("--exact", help="Require equal bits for half precision, too.")
 @PROVIDERS
 @REPORT
 @flag("--bisect", help="Where outputs differ, find the first internal value that differs.")
@@ -53,7 +53,7 @@ from onnxfold.support.errors import UsageError
 def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -> int:
     """Run two models on the same inputs and compare their outputs.
 
-    Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
+    Exit code 0: equal bit for bit, or within the tolerance; 1: different; 2: invalid input.
     """
     from onnxfold.tools.comparison import compare as compare_models
 
@@ -72,12 +72,12 @@ def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -
 @click.command()
 @click.argument("model", metavar="MODEL|BUNDLE", type=PATH)
 @click.argument("other", type=PATH, required=False)
-@flag("--tree", help="Show its modules: nodes, weights, MACs, FLOPs, work.")
+@flag("--tree", help="Show nodes, weights, MACs, FLOPs and work of each module.")
 @click.option(
     "--depth",
     type=click.IntRange(min=0),
     metavar="N",
-    help="How deep to go with --tree.  [default: as deep as 40 rows allow]",
+    help="Number of levels to show with --tree.  [default: as many as 40 rows allow]",
 )
 @sizes("--dim", "dims", help="Size of a dynamic dimension with --tree, by default 64")
 @output_options
@@ -91,18 +91,18 @@ def inspect(
 ) -> None:
     """Show ops, inputs, outputs, opsets, parameters, bytes and largest tensors.
 
-    For a bundle, show its kernels, their target CPUs, sizes and times, and what runs on this
-    machine: the kernel for which CPU level, or onnxruntime and why.
+    For a bundle, show its kernels with their target CPUs, sizes and times, and which of them runs
+    on this machine. If onnxruntime runs instead, the reason is shown.
 
     With OTHER, show the differences: ops, interface, opsets, and tensors by name and content. With
     --tree, show parameters, multiply-accumulates (MACs) and floating point operations (FLOPs) of
     the model and of each of its modules.
     """
     if tree and other is not None:
-        raise click.UsageError("--tree is about one model")
+        raise click.UsageError("--tree shows one model; leave out OTHER")
     for option, is_given in (("--depth", depth is not None), ("--dim", bool(dims))):
         if is_given and not tree:
-            raise click.UsageError(f"{option} goes with --tree")
+            raise click.UsageError(f"{option} requires --tree")
     from onnxfold.runtime.bundles.bundle import is_bundle
 
     if is_bundle(model):
@@ -127,23 +127,23 @@ def inspect(
 
 @click.command()
 @click.argument("model", type=PATH)
-@several("--value", "values", metavar="GLOB", help="Only values or nodes whose name matches")
+@several("--value", "values", metavar="GLOB", help="Show only values or nodes whose name matches")
 @click.option(
     "--why",
     "node",
     metavar="NODE",
-    help="Explain one node, given by its name or by a value that it makes.",
+    help="Explain one node, given by its name or by the name of one of its outputs.",
 )
 @LEVEL
-@what_is_folded
+@folding_options
 @output_options
 def explain(
     model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Show why nodes with constant inputs would be folded or stay.
+    """Show why nodes with constant inputs would be folded or kept.
 
-    "if folded" is the size of the result in the file, "if kept" that of operands which only this
-    node reads. --why explains any node: the path to the inputs on which it depends.
+    "if folded" is the size of the result in the file. "if kept" is the size of the operands that
+    only this node reads. --why shows the path from any node to the inputs on which it depends.
     """
     if node is not None and values:
         raise click.UsageError("--why explains one node; leave out --value")
@@ -179,27 +179,27 @@ def explain(
     "--threads",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Number of threads of onnxruntime, 0 for all, by default 1 and 0",
+    help="Number of threads of onnxruntime, 0 for one per core, by default 1 and 0",
 )
 @PROVIDERS
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @runtime_options
 @flag(
     "--specialize",
-    help="Have onnxruntime arrange folded tensors for its kernels: slower to fold, faster to run.",
+    help="Let onnxruntime pack folded tensors for its kernels: folding is slower, runs are faster.",
 )
 @output_options
 def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **options: Any) -> int:
-    """Time models and bundles side by side, in turns on the same inputs.
+    """Time models and bundles alternately on the same inputs.
 
-    The table shows the nodes and fused ops after onnxruntime's own optimizations, what creating a
-    session takes, and the median time of a run: CPU time with one thread, else wall time. The speed
-    is shown only if it differs from the first model's by more than the spread. For a bundle, the
-    cost of folding is shown, too. One MODEL with --runtime-const or --overridable is measured as it
-    is, and split.
+    The table shows the nodes and fused ops after onnxruntime's own optimizations, the time to
+    create a session, and the median time of a run: CPU time with one thread, else wall time. The
+    speed is shown only if it differs from the first model's by more than the spread. For a bundle,
+    the cost of folding is shown, too. With --runtime-const or --overridable, one MODEL is measured
+    both unchanged and split.
 
-    The exit code is 1 if a tolerance is given and the outputs of a model are further from those of
-    the first.
+    The exit code is 1 if the outputs of a model differ from those of the first by more than a given
+    tolerance.
     """
     from onnxfold.tools.bench.side_by_side import ALL_THREADS, bench_models
 
@@ -229,18 +229,18 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
         "--timeout",
         click.FloatRange(0, min_open=True),
         60.0,
-        "Seconds after which a run counts as one that does not end.",
+        "Seconds after which a run is a timeout.",
     ),
 )
 @optimization_options
 def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write a smaller model that shows the same failure as MODEL, for a report of it.
+    """Write a smaller model with the same failure as MODEL, for a bug report.
 
-    Without COMMAND, MODEL runs in a default session of onnxruntime, is optimized with the options
-    given, and the result is compared with it. What fails is an error, a difference beyond the
-    tolerance, a crash or a timeout. COMMAND fails by its exit code or timeout; {} is replaced by
-    the path of a model. Nodes, inputs and weights are removed as long as the failure stays the
-    same. The exit code is 2 if MODEL shows none.
+    Without COMMAND, MODEL runs in a default session of onnxruntime, is optimized with the given
+    options, and is compared with the result. A failure is an error, a difference beyond the
+    tolerance, a crash or a timeout. COMMAND fails by its exit code or a timeout; {} is replaced by
+    the path of a model. Nodes, inputs and weights are removed as long as the failure is the same.
+    The exit code is 2 if MODEL does not fail.
     """
     import onnxfold
 
@@ -252,11 +252,11 @@ def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any)
 @click.argument("files", metavar="ADAPTER...", type=PATH, nargs=-1, required=True)
 @output_options
 def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
-    """Show which runtime constants of a bundle the tensors of adapters are.
+    """Match the tensors of adapters with the runtime constants of a bundle.
 
-    An ADAPTER is peft's folder, or a .safetensors, .npz or .onnx_adapter file.
+    An ADAPTER is a folder written by peft, or a .safetensors, .npz or .onnx_adapter file.
 
-    Exit code 0: all tensors fit; 1: some do not; 2: bad input.
+    Exit code 0: all tensors match; 1: some do not match; 2: invalid input.
     """
     from onnxfold.runtime.adapter_files import read_adapter
     from onnxfold.runtime.adapter_matching import fits
@@ -279,7 +279,7 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
 @JSON
 @click.pass_context
 def list_rules(context: click.Context, as_json: bool) -> None:
-    """List the rewrite rules, by rule set; `rules check` certifies your own."""
+    """List the rewrite rules by rule set. `rules check` certifies your own rules."""
     if context.invoked_subcommand is not None:
         return
     from onnxfold.rewrite.rule import available_rule_sets
@@ -294,9 +294,9 @@ def list_rules(context: click.Context, as_json: bool) -> None:
 @list_rules.command(name="check")
 @click.argument("file", type=PATH)
 def check_rules(file: str) -> int:
-    """Certify the rules of FILE (.py) by the table of models beside it (.txt).
+    """Certify the rules of FILE (.py) with the table of models in the same folder (.txt).
 
-    Exit code 0: all are right; 1: one is not; 2: bad input.
+    Exit code 0: all rules are correct; 1: a rule is not correct; 2: invalid input.
     """
     from onnxfold.testing import certificates
 
@@ -310,7 +310,7 @@ def check_rules(file: str) -> int:
 @click.command(name="passes")
 @JSON
 def list_passes(as_json: bool) -> None:
-    """List the passes that --passes takes."""
+    """List the names of passes for --passes."""
     from onnxfold.passes import all_passes
 
     known = all_passes()

@@ -1,4 +1,4 @@
-"""Exit codes, and what is printed where."""
+"""Exit codes, and functions that print results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_verbose() -> bool:
 
 
 def watched(function: Callable[..., Result], *args: Any, quiet: bool, **options: Any) -> Result:
-    """Call a function that reports its progress; show it unless ``--quiet`` was given."""
+    """Call a function that reports its progress, and show it unless ``--quiet`` was given."""
     from onnxfold.support.tables import LateProgress
 
     with LateProgress(enabled=not quiet) as progress:
@@ -31,12 +31,12 @@ def watched(function: Callable[..., Result], *args: Any, quiet: bool, **options:
 
 
 def write_json(document: dict[str, Any]) -> None:
-    """One JSON document on standard output."""
+    """Write a JSON document to standard output."""
     write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def show(result: Any, as_json: bool, quiet: bool = False, **how: Any) -> None:
-    """Write a result as one JSON document, or, unless ``--quiet`` was given, as its table."""
+    """Write a result as a JSON document, or as a table unless ``--quiet`` was given."""
     if as_json:
         write_json(result.to_dict())
     elif not quiet:
@@ -44,7 +44,10 @@ def show(result: Any, as_json: bool, quiet: bool = False, **how: Any) -> None:
 
 
 def write(text: str) -> None:
-    """To standard output; a reader that has gone away is no error, the work is done."""
+    """Write a text to standard output.
+
+    A closed pipe is not an error, because the command has already done its work.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -52,7 +55,7 @@ def write(text: str) -> None:
         encoding = sys.stdout.encoding or "ascii"
         sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     except OSError as error:
-        # Python writes the rest at the end, again
+        # when Python exits, it flushes the remaining text, which would fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise

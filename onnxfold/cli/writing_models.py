@@ -1,4 +1,4 @@
-"""The commands that write models: `optimize`, `batch`, `tune`, `infer-shapes` and `split`."""
+"""Commands that write models: `optimize`, `batch`, `tune`, `infer-shapes` and `split`."""
 
 from __future__ import annotations
 
@@ -54,12 +54,16 @@ from onnxfold.support.errors import about
     click.option(
         "--external-data/--no-external-data",
         default=None,
-        help="Write weights to a data file, or not.  [default: as IN; yes above 2 GB]",
+        help="Write weights to a data file or into the model.  [default: as in IN; a data file "
+        "above 2 GB]",
     ),
     click.option(
         "--external-data-name", metavar="NAME", help="Name of the data file.  [default: OUT.data]"
     ),
-    flag("--share-weights", help="Refer to weights of IN that lie in OUT's folder or below."),
+    flag(
+        "--share-weights",
+        help="Refer to weights in IN's files if these are in OUT's folder or below.",
+    ),
     flag("--no-fsync", help="Do not wait for the disk."),
 )
 @optimization_options
@@ -68,16 +72,16 @@ from onnxfold.support.errors import about
     flag(
         "--plan",
         "only_plan",
-        help="Only predict memory and bytes; read no large weight, write nothing.",
+        help="Only predict memory and bytes. No large weight is read and nothing is written.",
     ),
-    flag("--explain", help="Also show why nodes were folded or stay."),
+    flag("--explain", help="Also show why nodes were folded or kept."),
     REPORT,
     option(
         "--dump-ir",
         metavar="DIR",
         help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
     ),
-    flag("--advise", help="Also try what other options would remove."),
+    flag("--advise", help="Also count the nodes that other options would remove."),
 )
 @click.pass_obj
 def optimize(
@@ -97,12 +101,13 @@ def optimize(
 ) -> None:
     """Optimize IN and write the result to OUT.
 
-    Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
+    Sizes are in bytes unless a unit is given: 512MB is decimal, 512MiB is binary.
     """
     import onnxfold
 
     done: Any
-    if process_ends:  # a garbage collection would visit every object before the end frees all
+    # the process ends after this command, and garbage collection at exit would visit every object
+    if process_ends:
         gc.disable()
         atexit.register(gc.freeze)
     if only_plan:
@@ -137,15 +142,16 @@ def optimize(
 
 
 def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:
-    """Return OUT, which is given once, as an argument or with -o.
+    """Return OUT, which must be given once, as an argument or with -o.
 
-    An argument that exists may be a second input, from a pattern that the shell has expanded.
+    Without -o, an existing file is not overwritten: if the shell expands a pattern, the second
+    argument is another input.
     """
     if destination is not None and output is not None:
         raise click.UsageError("OUT is given twice, as an argument and with -o")
     target = output if output is not None else destination
     if not target:
-        raise click.UsageError("no output: give -o OUT (IN itself is allowed)")
+        raise click.UsageError("no output: give -o OUT; OUT may be IN")
     if "-" in (source, target):
         raise click.UsageError("standard input and output are not supported: give paths")
     is_other = os.path.realpath(target) != os.path.realpath(source)
@@ -162,13 +168,13 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
     type=FOLDER,
     metavar="DIR",
     required=True,
-    help="Folder or URL for the results; they keep their paths below MODEL.",
+    help="Folder or URL for the results. Their paths in it are those below MODEL.",
 )
 @number(
     "--workers",
     click.IntRange(1),
     None,
-    "Models at a time on this machine.  [default: number of processors]",
+    "Number of models optimized at the same time.  [default: number of processors]",
 )
 @click.option(
     "--scheduler", metavar="ADDRESS", help="Run on a dask cluster instead: tcp://host:8786."
@@ -177,10 +183,11 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
     "--memory",
     type=size_in_bytes,
     metavar="BYTES",
-    help="Memory for all models in progress; others wait.  [default: free memory]",
+    help="Memory for all models in progress. A model waits until its memory is available.  "
+    "[default: free memory]",
 )
 @number("--timeout", click.FloatRange(0), None, "Time limit for each model.")
-@flag("--plan", "only_plan", help="Only predict memory; write nothing into DIR.")
+@flag("--plan", "only_plan", help="Only predict memory. Nothing is written into DIR.")
 @click.option(
     "--journal",
     type=PATH,
@@ -192,11 +199,11 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     """Optimize many models in parallel.
 
     MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. Files in DIR are
-    results and never sources.
+    never used as sources.
 
     A failed model is reported and does not stop the batch. Models finished by an earlier batch
     with the same options are skipped, so an interrupted batch resumes. The exit code is 0 if all
-    models have a result, 1 if results are missing only because --check found a difference, 2
+    models have a result, 1 if results are missing only because --check found a difference, and 2
     otherwise.
     """
     import onnxfold
@@ -212,27 +219,28 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
 @click.argument("source", metavar="IN", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write.")
 @sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
-@number("--threads", click.IntRange(0), 0, "Threads; 0: all.")
+@number("--threads", click.IntRange(0), 0, "Number of threads of onnxruntime, 0 for one per core.")
 @number(
     "--seconds",
     click.FloatRange(0),
     30.0,
-    "Budget; at least 9 runs of each candidate are measured.",
+    "Time budget. At least 9 runs of each candidate are measured.",
 )
 @number(
     "--check",
     click.IntRange(1),
     1,
-    "Random inputs on which each candidate is compared with IN.",
+    "Number of random inputs on which each candidate is compared with IN.",
 )
 @QUIET
 @output_options
 def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Write the fastest result of IN on this machine, by measurement, to OUT.
+    """Measure several optimizations of IN on this machine and write the fastest to OUT.
 
     Candidates are IN itself, -O1, -O2, -O2 --target onnxruntime, and -O1 and -O2 with --value-info.
-    Each is compared with IN. One in which other rules fired that may change bits must be faster by
-    more than the spread of the runs than those before it. The result never measured slower than IN.
+    Each is compared with IN. A candidate with additional inexact rules must be faster than the
+    candidates before it by more than the spread of the runs. The result is never one that was
+    measured slower than IN.
     """
     import onnxfold
 
@@ -249,7 +257,7 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
     required=True,
     help="File to write; IN itself is allowed.",
 )
-@flag("--share-weights", help="Refer to data files of IN that lie in OUT's folder or below.")
+@flag("--share-weights", help="Refer to IN's data files if these are in OUT's folder or below.")
 @OPS
 @flag("--no-fsync", help="Do not wait for the disk.")
 @QUIET
@@ -266,7 +274,7 @@ def infer_shapes(
     """Record the inferred dtypes and shapes of IN's values in OUT.
 
     Sizes are numbers, names of the inputs' dimensions, or expressions of these such as 2*seq. Only
-    value_info changes: nodes, names, weights, metadata, inputs and outputs stay. Data files of IN
+    value_info changes. Nodes, names, weights, metadata, inputs and outputs do not. Data files of IN
     are copied, unless OUT is IN.
     """
     import onnxfold
@@ -303,12 +311,12 @@ def split(
 ) -> int:
     """Split a model into a part that runs once and a part for each run.
 
-    The first part depends only on runtime constants: inputs that stay the same over many runs.
+    The first part depends only on runtime constants. These are inputs that are equal in many runs.
 
-    Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR. Without
-    --runtime-const and --overridable, lists the inputs that are worth holding constant, each alone
-    and the best pair: the nodes that would run once, their share of the work, and the bytes
-    cached, at nominal sizes. Nothing is written then, and the exit code is 2.
+    The command writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
+    Without --runtime-const and --overridable, it lists the inputs that are worth holding constant,
+    each alone and the best pair. The list has the nodes that would run once, their share of the
+    work, and the bytes cached, at nominal sizes. Nothing is written then, and the exit code is 2.
     """
     from onnxfold.analysis.constness import recorded
     from onnxfold.ir import storage
@@ -347,7 +355,7 @@ def _list_candidates(
     show(found, as_json)
     if not as_json and (found.found or found.pair):
         level = "-O2 " * all(each.level == 2 for each in found.found)
-        write("dynamic dimensions count as 64, a batch as 1; --nominal NAME=SIZE gives others\n")
-        write("nothing was written; name what stays the same over many runs:\n")
+        write("assumed sizes: 64 for dynamic dimensions, 1 for a batch; see --nominal NAME=SIZE\n")
+        write("nothing was written; give the inputs that are equal in many runs:\n")
         write(f"onnxfold split {source} {level}--runtime-const NAME -o {output or 'DIR'}\n")
     return EXIT_ERROR

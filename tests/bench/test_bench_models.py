@@ -131,7 +131,7 @@ def test_mistakes(gelu, tmp_path):
     with pytest.raises(UsageError, match=r"does not run on these inputs: .* with feeds"):
         feeds = {"x": np.ones(2, np.float32), "s": np.array([3])}
         bench_models([written(tmp_path / "r.onnx", fixed)], feeds=feeds)
-    with pytest.raises(UsageError, match="rounds is 0, not a finite number from 1 up"):
+    with pytest.raises(UsageError, match="rounds must be a finite number of at least 1, got 0"):
         bench_models([gelu], rounds=0)
 
 

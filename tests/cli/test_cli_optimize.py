@@ -61,7 +61,7 @@ def test_why_nodes_were_folded_or_stay(done, swin, tmp_path):
     kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " stays " in line]
     assert "stays" in kept and "kept by option" in kept
     assert len(folded) == 19 and all("folded" in line for line in folded)
-    assert "asked for (--fold)" in result.out
+    assert "--fold matches the node or its result" in result.out
 
 
 def test_a_plan_is_printed_and_nothing_is_written(run, done, swin, tmp_path):
@@ -203,9 +203,9 @@ def test_arguments_of_a_check_in_python(long, tmp_path):
     assert report.check.sizes["seed 0"]["n"] == 65 and report.check.rtol == 0.1
     assert onnxfold.optimize_file(long, out).check is None
     for name in ("check", "rtol", "atol", "ulp"):
-        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} is -1, not a finite number"):
+        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} must be .* at least 0, got -1"):
             onnxfold.optimize_file(long, out, **{name: -1})
     for run in (onnxfold.optimize_file, onnxfold.compare):
         for value in (-1.0, math.inf, math.nan):
-            with pytest.raises(onnxfold.UsageError, match=f"atol is {value}, not a finite"):
+            with pytest.raises(onnxfold.UsageError, match=f"atol must be .* got {value}"):
                 run(long, out, atol=value)

@@ -117,7 +117,7 @@ def test_without_constants_the_inputs_worth_holding_constant_are_listed(run, tmp
     assert {"encoder*", "encoder_hidden_states", "encoder_attention_mask"} <= rows.keys()
     assert "encoder_hidden_states, input_ids" in rows  # the best pair
     lines = result.out.splitlines()
-    assert lines[-2] == "nothing was written; name what stays the same over many runs:"
+    assert lines[-2] == "nothing was written; give the inputs that are equal in many runs:"
     assert lines[-1] == f"onnxfold split {decoder} --runtime-const NAME -o {tmp_path / 'out'}"
     document = json.loads(run("split", decoder, "--json", "--nominal", "dec_seq=1").out)
     best = document["found"][0]

@@ -106,7 +106,7 @@ def test_a_result_that_fails_in_the_default_session_is_refused(
 ):
     break_default_session("fails")
     onnx.save(model, tmp_path / "in.onnx")
-    reason = "does not run in onnxruntime's default session .* a fused kernel fails; nothing was"
+    reason = "does not run in onnxruntime's default session, .* a fused kernel fails; nothing was"
     with pytest.raises(CheckFailedError, match=reason):
         onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", check=1)
     assert not (tmp_path / "out.onnx").exists()

@@ -169,7 +169,7 @@ with ProcessState() as state:
     assert psutil.Process().children()
 assert not psutil.Process().children()
 nodes, kept = run(state)
-assert nodes == ["Neg", "TopK"] and "nothing is started any more" in kept[0].reason
+assert nodes == ["Neg", "TopK"] and "no processes are started" in kept[0].reason
 assert run(THIS_PROCESS)[0] == ["Neg"]
 """
 

@@ -191,9 +191,9 @@ def test_small_ones_say_why():
 
 def test_what_was_asked_for_says_so():
     found = decisions(fold(expansions(1, 100), fold=["v0"], explain=True))
-    assert found["v0"].reason == "asked for (fold)"
+    assert found["v0"].reason == "fold matches the node or its result"
     found = decisions(fold(expansions(1, 100), fold_all=True, explain=True))
-    assert found["v0"].reason == "everything is folded (fold_all)"
+    assert found["v0"].reason == "fold_all folds all constants"
 
 
 def test_other_reasons_have_no_bytes():

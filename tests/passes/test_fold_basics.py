@@ -79,7 +79,7 @@ def test_a_name_that_is_an_op_type_as_well_is_told(caplog):
     kept = onnxfold.optimize(model, keep=["v[0]"])  # a name, not only a glob for "v0"
     assert [node.op_type for node in kept.graph.node] == ["Abs", "Add"]
     assert [record.message for record in caplog.records] == [
-        "keep 'Abs' is an op type and the name of a value: both are meant",
+        "keep 'Abs' is an op type and the name of a value; it applies to both",
         "keep 'Ngg' matches no op type and no value; did you mean 'Neg'?",
     ]
 

@@ -212,4 +212,4 @@ def test_a_limit_that_is_no_number_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "much")
     compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
     assert kept_files() == [NAME]
-    assert "ONNXFOLD_KERNEL_CACHE_BYTES is no number of bytes: much" in caplog.text
+    assert "ONNXFOLD_KERNEL_CACHE_BYTES must be a number of bytes, got 'much'" in caplog.text

@@ -257,7 +257,7 @@ def test_the_source_is_left_alone(decoder, tmp_path):
         ({"runtime_constants": ["nothing"]}, "no input is called 'nothing'"),
         ({"runtime_constants": "states"}, "runtime_constants must be .*, got 'states'"),
         ({"runtime_constants": [3]}, "must be str, got 3"),
-        ({"nominal": {"batch": -1}}, "is -1, not a finite number from 0 up"),
+        ({"nominal": {"batch": -1}}, "must be a finite number of at least 0, got -1"),
         ({"nominal": {"batch": "x"}}, "must be int, got 'x'"),
         ({"nominal": {"btch": 3}}, "has a dimension 'btch'; did you mean 'batch'"),
         ({"fold_at": "never"}, "fold_at must be"),

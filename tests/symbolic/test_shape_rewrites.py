@@ -43,14 +43,14 @@ def test_dims_are_fixed_on_request(options):
     ("options", "message"),
     [
         ({"dims": {"height": 2}}, "height"),
-        ({"dims": {"batch": -2}}, r"dims\['batch'\] is -2"),
+        ({"dims": {"batch": -2}}, r"dims\['batch'\] must be .* at least 0, got -2"),
         ({"input_shapes": {"z": [2]}}, "no input 'z'"),
         ({"input_shapes": {"x": [2]}}, "3 axes"),
         ({"input_shapes": {"x": [2, 4, 4]}}, "size 3, not 4"),
         ({"dims": {"batch": 1}, "input_shapes": {"x": [2, 3, 4]}}, "1 and 2"),
         ({"dims": {"batch": 1}, "keep_dims": ["batch"]}, "be kept"),
         ({"keep_dims": ["height"]}, "no input has a dimension 'height'"),
-        ({"input_shapes": {"x": [2, -2, 4]}}, r"\['x'\]\[1\] is -2"),
+        ({"input_shapes": {"x": [2, -2, 4]}}, r"\['x'\]\[1\] must be .* at least -1, got -2"),
     ],
 )
 def test_what_cannot_be_fixed(options, message):

@@ -1,6 +1,6 @@
-"""What users name and order: ``onnx_ir`` passes, made by name.
+"""The passes that users can select by name. Each is an ``onnx_ir`` pass.
 
-Beside ours there are some of onnx-ir's, and those that other packages bring.
+Some passes are from onnx-ir, and other packages can register more by entry points.
 
 >>> from onnxfold import passes
 >>> passes.create("constant-propagation")(model)  # doctest: +SKIP
@@ -27,18 +27,18 @@ __all__ = ["PassInfo", "all_passes", "create"]
 
 @dataclass(frozen=True)
 class PassInfo:
-    """A pass that can be asked for by name."""
+    """A pass that can be selected by name."""
 
     name: str
     doc: str
-    home: str
+    location: str
     """Module and class, as ``"package.module:Class"``."""
 
 
 @functools.cache
-def _factory(home: str) -> tuple[Any, frozenset[str]]:
+def _factory(location: str) -> tuple[Any, frozenset[str]]:
     """Return the class of a pass, and the names of its parameters."""
-    factory = metadata.EntryPoint("", home, "").load()
+    factory = metadata.EntryPoint("", location, "").load()
     return factory, frozenset(inspect.signature(factory).parameters)
 
 
@@ -50,46 +50,46 @@ def create(
     Args:
         name: One of `all_passes`.
         options: The options, for a pass with a parameter ``options``.
-        run: The run that the pass is part of, for a pass with a parameter ``run``.
+        run: The run to which the pass belongs, for a pass with a parameter ``run``.
 
     Raises:
-        UsageError: there is no pass of that name, or it cannot be loaded.
+        UsageError: No pass has this name, or the pass cannot be loaded.
     """
     known = all_passes()
     if name not in known:
         raise UsageError(f"there is no pass {name!r}{suggestion(name, known)}")
     if options is None:
-        from onnxfold.api.options import Options  # they know the rules, which take a while to load
+        from onnxfold.api.options import Options
 
         options = Options()
-    given = {"options": options, "run": run}
+    arguments = {"options": options, "run": run}
     try:
-        factory, taken = _factory(known[name].home)
-        for key in given.keys() - taken:
-            del given[key]
-        made = factory(**given)
+        factory, parameters = _factory(known[name].location)
+        for key in arguments.keys() - parameters:
+            del arguments[key]
+        created = factory(**arguments)
     except OnnxFoldError:
         raise
-    except Exception as error:  # loading a module of another package can raise anything
+    except Exception as error:  # importing a module of another package can raise any error
         raise UsageError(f"the pass {name!r} cannot be loaded: {error}") from error
-    if not isinstance(made, ir.passes.PassBase):
-        raise UsageError(f"{known[name].home} is not an onnx_ir pass")
-    return made
+    if not isinstance(created, ir.passes.PassBase):
+        raise UsageError(f"{known[name].location} is not an onnx_ir pass")
+    return created
 
 
 @functools.cache
 def all_passes() -> dict[str, PassInfo]:
-    """Return every pass by name; those of the entry points ``onnxfold.passes`` are the last."""
-    found = {
-        name: PassInfo(name, doc, __name__ + home if home[0] == "." else home)
-        for name, (home, doc) in _KNOWN.items()
-    }
+    """Return all passes by name. Those of the entry points ``onnxfold.passes`` come last."""
+    found = {}
+    for name, (location, doc) in _BUILT_IN.items():
+        absolute = __name__ + location if location.startswith(".") else location
+        found[name] = PassInfo(name, doc, absolute)
     for entry in metadata.entry_points(group="onnxfold.passes"):
         found.setdefault(entry.name, PassInfo(entry.name, entry.value, entry.value))
     return found
 
 
-_KNOWN = {
+_BUILT_IN = {
     "constant-propagation": (
         ".constant_propagation:ConstantPropagation",
         "Fold nodes whose inputs are constant, within the limit of growth.",
@@ -101,7 +101,7 @@ _KNOWN = {
     ),
     "dynamic-broadcasts": (
         ".dynamic_broadcasts:DynamicBroadcasts",
-        "Replace values whose sizes alone depend on inputs by constants that broadcast.",
+        "Replace values of which only the sizes depend on inputs by constants that broadcast.",
     ),
     "value-info": (
         ".value_info:ValueInfo",

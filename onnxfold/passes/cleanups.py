@@ -23,8 +23,8 @@ class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results are unused, unused initializers, and uncalled functions.
 
     Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
-    model stay, as do nodes that are to be kept, and all outputs of a used node: the results of a
-    kernel may depend on which of them are used.
+    model and nodes of the option ``keep`` are not removed. Neither are unused outputs of a used
+    node, because the results of a kernel may depend on the set of outputs in use.
     """
 
     options: Options = field(default_factory=Options)
@@ -53,7 +53,8 @@ class RemoveDeadCode(ir.passes.InPlacePass):
 class LiftConstants(ir.passes.InPlacePass):
     """Turn Constant nodes into initializers.
 
-    A node stays if it makes a graph output, or is in a function, which has no initializers.
+    A node is not changed if it produces a graph output, or is in a function, because functions
+    cannot have initializers.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -77,7 +78,7 @@ class LiftConstants(ir.passes.InPlacePass):
 
 @dataclass(eq=False)
 class InlineFunctions(ir.passes.InPlacePass):
-    """Replace calls of functions with the opsets of the model by their nodes; other calls stay."""
+    """Inline calls of functions whose opsets are compatible with those of the model."""
 
     options: Options = field(default_factory=Options)
 
@@ -91,7 +92,8 @@ class InlineFunctions(ir.passes.InPlacePass):
                 if any(map(self.options.keeps, node.outputs)):
                     kept.add(node.op_identifier())
             for value in node.outputs if function else ():
-                value.name = value.name or names.fresh("unread")  # the function itself may read it
+                # a node of the function may read the value, which then requires a name
+                value.name = value.name or names.fresh("unread")
         opsets = dict(model.opset_imports)
         if opsets:
             opsets.setdefault("", storage.onnx_opset(opsets))
@@ -100,19 +102,19 @@ class InlineFunctions(ir.passes.InPlacePass):
             domain, op_type, _ = name
             imports = function.opset_imports
             is_compatible = all(opsets.get(d, version) == version for d, version in imports.items())
-            # onnxruntime runs its own op instead of a function of that name
+            # onnxruntime runs its own op instead of a function with the same name
             is_op = schema_of(op_type, opsets.get(domain, 1), domain) is not None
             if name in kept or is_op or not is_compatible:
                 others.add(name)
             else:
-                opsets.update(imports)  # those of an inlined function become those of the model
+                opsets.update(imports)  # inlining adds the imports of the function to the model
         return common.InlinePass(lambda function: function.identifier() not in others)(model)
 
 
 class ClearMetadata(common.ClearMetadataAndDocStringPass):
     """Remove metadata and doc strings of graphs and nodes, and onnxfold's metadata of the model.
 
-    Other metadata of the model stays, as applications read it.
+    Other metadata of the model is not removed, because applications read it.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -1,4 +1,4 @@
-"""Constant propagation: compute what constants determine, store what the rest of the model uses."""
+"""Constant propagation: compute values that depend only on constants, and store those in use."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ from onnxfold.passes.stored import materialize
 from onnxfold.passes.stored_cut import Cut, Decision
 from onnxfold.passes.sweep import Sweep
 
-MOST_PER_NODE = 1 << 14
-"""Bytes by which the model may grow for each node that goes: starting a node takes some
-microseconds in every run, about as long as reading so many bytes takes once."""
+MAX_GROWTH_PER_NODE = 1 << 14
+"""Maximum number of bytes by which the model may grow for each removed node.
+
+The overhead of a node is some microseconds in each run, about the time to read this many bytes.
+"""
 
 
 @dataclass(frozen=True)
 class Folding:
-    """What is to be stored and what is to go, before anything large is computed."""
+    """The values to store and the nodes to remove, before large values are computed."""
 
     sweep: Sweep
     cut: Cut
     decisions: Sequence[tuple[ir.Node, Decision]]
-    """What was decided about nodes, and why."""
+    """The decisions about nodes, with reasons."""
     inlined: int
     """The number of ``If`` nodes that were replaced by a branch."""
 
 
 class ConstantPropagation(ir.passes.InPlacePass):
-    """Fold every node whose inputs are constant, as far as the model grows no more than it may.
+    """Fold every node whose inputs are constant, within the limit of growth.
 
-    Initializers are made for final results only, and those are still views or postponed work where
-    that is possible: saving the model computes them tile by tile.
+    Only final results become initializers. Where possible, their elements are views, or are
+    computed tile by tile when the model is saved.
 
-    A node is kept if its result would take too many bytes more than its operands, if it is random,
-    if ONNX does not define its op, if no evaluator computes it bit-exactly, and (by default) if it
-    dequantizes a weight. ``outcome`` tells which and why.
+    A node is kept if its result takes too many bytes more than its operands, if it is random, if
+    ONNX does not define its op, if no evaluator computes it bit-exactly, and by default if it
+    dequantizes a weight. ``outcome`` has the kept nodes and the reasons.
 
-    Of the bytes by which the model may grow, ``per_node`` may be spent for each node that goes.
+    ``per_node`` limits the growth for each removed node in bytes.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         options: Options | None = None,
         *,
         run: RunContext | None = None,
-        per_node: int = MOST_PER_NODE,
+        per_node: int = MAX_GROWTH_PER_NODE,
     ) -> None:
         self._options = options or Options()
         self._run = run
@@ -63,7 +65,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        # the evaluator of a run knows the functions of one model
+        # the evaluator of a run has the functions of one model
         run = self._run or RunContext(self._options, model.functions.values())
         outcome = run.result
         self.outcome = outcome
@@ -71,7 +73,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         run.room -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, run.pool, folding.sweep.facts)
         remove_nodes(folding.cut.removed)
-        run.pool.settle()  # the tensors hold the buffers they need
+        run.pool.settle()  # the stored tensors hold references to their buffers
         folded = len(folding.cut.removed) + folding.inlined
         outcome.folded += folded
         outcome.stays = {}
@@ -84,9 +86,11 @@ class ConstantPropagation(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=folded > 0)
 
     def decide(self, model: ir.Model, run: RunContext, *, compute: bool = False) -> Folding:
-        """Decide what to store and what goes; rewrite only each ``If`` whose branch is known.
+        """Select the values to store and the nodes to remove.
 
-        With ``compute``, what could fail is computed, which may be large.
+        The model changes only where an ``If`` with a constant condition is replaced by its branch.
+        With ``compute``, stored values whose computation may fail are computed, which may take
+        long.
         """
         facts = facts_of(model)
         pool = run.pool
@@ -98,9 +102,11 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()
-                    asked = self._options.max_growth or 0
-                    free = min(asked, run.room) if self._per_node == MOST_PER_NODE else 0
-                    growth = Growth(run.room - free, self._per_node), Growth(free)
+                    # growth that the user allows explicitly is not limited for each node
+                    unlimited = 0
+                    if self._per_node == MAX_GROWTH_PER_NODE:
+                        unlimited = min(self._options.max_growth or 0, run.room)
+                    growth = Growth(run.room - unlimited, self._per_node), Growth(unlimited)
                     cut = Cut(sweep, pool, self._options, growth)
                     decisions = cut.explain(folded=self._options.explain)
                     pool.settle(cut.stored)
@@ -111,5 +117,5 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
                     for operation, reason in failure.failures.items():
-                        if not operation.is_wide:  # else it can in normal precision
+                        if not operation.is_wide:  # in normal precision it may be computable
                             run.uncomputable[operation.node] = reason

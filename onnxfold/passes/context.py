@@ -1,4 +1,4 @@
-"""One run of passes over a model: what the passes share, and what they report."""
+"""The shared state and the result of a run of passes over a model."""
 
 from __future__ import annotations
 
@@ -22,66 +22,66 @@ from onnxfold.support.process_state import THIS_PROCESS, ProcessState
 
 @dataclass
 class Result:
-    """What a run of the passes did."""
+    """The result of a run of passes."""
 
     pool: Pool
     folded: int = 0
-    """Nodes that are gone because their results are constant."""
+    """Number of nodes that were removed because their results are constant."""
     folds: list[Decision] = field(default_factory=list)
-    """Why nodes were folded, with ``explain``."""
+    """The decisions to fold nodes, recorded with ``explain``."""
     stays: dict[ir.Node, Decision] = field(default_factory=dict)
-    """Nodes with constant inputs that were still there after the last time, and why."""
+    """Nodes with constant inputs that the last constant propagation kept."""
     rounded: dict[str, str] = field(default_factory=dict)
-    """Values that could not be computed in wide precision, and why."""
+    """Values that could not be computed in wide precision, with the reasons."""
     declined: bool = False
-    """Whether nodes stay only because of the bytes that their results take."""
+    """Whether nodes were kept only because of the bytes of their results."""
     nodes_before: dict[str, int] = field(default_factory=dict)
-    """Nodes by op that the model came with."""
+    """Number of nodes of the original model, by op."""
     removed_metadata_bytes: int = 0
-    """Bytes of the debugging metadata of exporters that was removed."""
+    """Bytes of the removed debugging metadata of exporters."""
     rewrites: Counter[str] = field(default_factory=Counter)
-    """How often each rule fired."""
+    """Number of rewrites by each rule."""
     places: dict[str, list[str]] = field(default_factory=dict)
-    """Where each rule fired: the values of the original model that were rewritten."""
+    """The values of the original model that each rule rewrote."""
     inexact: Counter[str] = field(default_factory=Counter)
-    """How often each rule fired where it may change bits."""
+    """Number of rewrites by each rule that may change bits."""
     withheld: Counter[str] = field(default_factory=Counter)
-    """How often level 2 would rewrite beyond that."""
+    """Number of further rewrites by each rule at level 2."""
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
-    """What is taken for granted of the model's inputs."""
+    """Assumptions about the model's inputs."""
     plan: SavePlan | None = None
-    """How the model is written, if that was found out to see what it takes."""
+    """The layout of the file, if it was computed to count the bytes."""
 
     def kept(self) -> list[Decision]:
-        """Return why nodes with constant inputs are still there; no later pass has removed them."""
+        """Return the decisions about kept nodes that no later pass has removed."""
         return [d for node, d in self.stays.items() if node.graph is not None]
 
     def add_rewrites(self, report: RewriteReport) -> None:
-        """Count what the rules did once more."""
+        """Add the counts and warnings of an application of the rules."""
         self.rewrites += report.counts
         for rule, places in report.places.items():
             self.places.setdefault(rule, []).extend(places)
         self.inexact += report.inexact
         for loop in report.loops:
             names = ", ".join(loop.rules)
-            self.warnings.append(f"rules undo each other: {names} at {loop.value!r}")
+            self.warnings.append(f"value {loop.value!r}: the rules {names} undo each other")
         for rule, count in report.rejected.items():
-            what = f"would have changed a dtype or shape {count} times"
-            self.warnings.append(f"rule {rule} {what}: not applied")
+            reason = f"because it would change a dtype or shape ({count} times)"
+            self.warnings.append(f"rule {rule} was not applied {reason}")
 
 
 class Observer(Protocol):
     """An observer of the passes of a run."""
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Record the model after a pass; its shared facts, if it has them, are valid."""
+        """Record the model after a pass. Facts that the passes share are up to date."""
 
 
 class RunContext:
-    """What the passes of one run share. A pass that is used alone makes a run of its own.
+    """The state that the passes of one run share. A pass used alone creates its own.
 
-    The arguments are those of `run_passes`; an observer that is a `Watch` observes the pool, too.
+    The arguments are those of `run_passes`. An observer that is a `Watch` also observes the pool.
     ``process`` owns the processes that evaluate constants.
     """
 
@@ -106,7 +106,7 @@ class RunContext:
         )
         self.result = Result(self.pool)
         self.uncomputable: dict[ir.Node, str] = {}
-        """Nodes that turned out not to be computable, with the reason."""
+        """Nodes whose evaluation failed, with the reasons."""
         exact = options.level < 2
         wide = options.precision == "wide"
         self.evaluator = Evaluator(
@@ -118,10 +118,10 @@ class RunContext:
             process=process,
             libraries=[os.path.abspath(path) for path in options.custom_ops],
         )
-        """What computes on the buffers of the pool."""
+        """Evaluates constants. The results are buffers of the pool."""
         self.result.rounded = self.evaluator.rounded
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Tell the observers that a pass has run."""
+        """Notify the observers that a pass has run."""
         for observer in self.observers:
             observer.passed(name, model)

@@ -11,9 +11,9 @@ from onnxfold.ir.graphs import all_graphs
 from onnxfold.ir.onnx_ir_private import metadata_of, nodes_of
 from onnxfold.passes.context import RunContext
 
-# Metadata that describes the source from which an exporter made a node, value or graph. No runtime
-# reads it. Names of modules (``name_scopes``) are not listed: `inspect --tree`, the report page and
-# the names of adapter weights are made from them.
+# Metadata that describes the source from which an exporter created a node, value or graph. No
+# runtime reads it. Names of modules (``name_scopes``) are not listed, because `inspect --tree`, the
+# report page and the matching of adapters use them.
 _DEBUGGING_KEYS = frozenset(
     {
         # PyTorch's exporter: nodes
@@ -33,7 +33,7 @@ _DEBUGGING_KEYS = frozenset(
     }
 )
 # Any tool may write this key. PyTorch's exporter and onnxscript repeat the names and classes of
-# modules in it; they write one of the others, too.
+# modules in it. It is removed only beside a key that identifies one of these tools.
 _NAMESPACE = "namespace"
 _NAME_SCOPES = frozenset({"pkg.torch.onnx.name_scopes", "pkg.onnxscript.name_scopes"})
 
@@ -42,7 +42,7 @@ class RemoveDebuggingMetadata(ir.passes.InPlacePass):
     """Remove stack traces, FX nodes, class names and signatures that exporters record.
 
     Metadata of the model and of its inputs and outputs, names of modules, and entries of other
-    tools stay.
+    tools are not removed.
     """
 
     def __init__(self, run: RunContext | None = None) -> None:
@@ -81,7 +81,7 @@ def remove_debugging_metadata(model: ir.Model) -> int:
 
 
 def _remove(entries: MutableMapping[str, str]) -> int:
-    """Remove the entries for debugging; return their bytes in a file."""
+    """Remove the entries for debugging, and return their bytes in a file."""
     keys = _DEBUGGING_KEYS.intersection(entries)
     if _NAMESPACE in entries and not _NAME_SCOPES.isdisjoint(entries):
         keys |= {_NAMESPACE}

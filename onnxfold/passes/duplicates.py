@@ -1,4 +1,4 @@
-"""Merge nodes that compute the same op on the same inputs; store equal tensors once."""
+"""Passes that remove duplicate nodes and duplicate tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from onnxfold.ops import definition_of
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
 
-# So many elements of large tensors tell candidates apart.
+# Number of elements of a large tensor in the key by which candidates are found.
 _SAMPLES = 4
-# A larger buffer may go before the pass runs again.
-_REMEMBERED = 1024
+# Maximum bytes of a buffer whose content is cached. The cache keeps the buffer in memory.
+_MAX_CACHED_BYTES = 1024
+# Bytes compared in one step, after which mapped pages are released.
 _COMPARED_AT_ONCE = 1 << 20
 _Seen = dict[Hashable, ir.Node]
-"""Nodes by op and inputs; if several have the same, each by its full content."""
+"""Nodes by op and inputs. If these are equal for several nodes, the key is the full content."""
 
 
 class CommonSubexpressions(ir.passes.InPlacePass):
@@ -34,8 +35,9 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     A node of a subgraph may be replaced by an earlier one of an outer graph. Nodes are not merged
     if their results may differ (random ops, ops that ONNX does not define, functions with such
-    ops), if they have subgraphs, or if their attributes differ in one bit. Of two nodes that make
-    graph outputs, which keep their names, other nodes read the first.
+    ops), if they have subgraphs, or if their attributes differ in one bit. If both nodes produce
+    graph outputs, both are kept, because the outputs keep their names. Other nodes then read the
+    first.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -47,15 +49,15 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         self._facts = facts
         self._scopes = facts.scopes
         self._determinism = facts.determinism
-        self._gone: list[ir.Node] = []
+        self._merged: list[ir.Node] = []
         self._modified = False
         for graph in root_graphs(model):
             self._visit(graph, ())
-        remove_nodes(self._gone)
-        return ir.passes.PassResult(model, modified=self._modified or bool(self._gone))
+        remove_nodes(self._merged)
+        return ir.passes.PassResult(model, modified=self._modified or bool(self._merged))
 
     def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
-        """Visit a graph that can read nodes in ``outer``; subgraphs can read earlier ones, too."""
+        """Visit a graph and its subgraphs. All of them can read the nodes in ``outer``."""
         own: _Seen = {}
         levels = (own, *outer)
         for node in nodes_of(graph):
@@ -63,15 +65,16 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)
                 continue
-            # a node without inputs is a constant: searching outer graphs costs more than it saves
-            twin = _twin(node, (own,) if outer and not node.inputs else levels)
+            # a node without inputs is a constant, for which searching outer graphs does not pay off
+            searched = (own,) if outer and not node.inputs else levels
+            twin = _twin(node, searched)
             if twin is None or any(map(self._keeps, node.outputs)):
                 continue
             if self._determinism.reason_not_to_fold(node, self._scopes.of(graph).opsets) is None:
                 self._merge(node, twin)
 
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
-        """Replace a node by its twin; it stays if one of its outputs must."""
+        """Replace a node by its twin. The node is kept if one of its outputs must be kept."""
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
         outputs = [pair for pair in pairs if any(v.is_graph_output() for v in pair)]
         if not all(self._facts.types.may_replace(*pair) for pair in outputs):
@@ -90,12 +93,12 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 inherit(old, new)
                 replace(old, new)
         if not stays:
-            self._gone.append(node)
+            self._merged.append(node)
 
 
 def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
-    """Return an earlier node that computes the same values; record the node if it is the first."""
-    # few nodes have the same op and inputs: attributes are compared only for these
+    """Return an earlier node that computes the same values. Otherwise record the node."""
+    # attributes are compared only for the few nodes with the same op and inputs
     rough = (node.op_type, *_operands(node))
     key = None
     for seen in levels:
@@ -111,7 +114,7 @@ def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
 
 
 def _operands(node: ir.Node) -> list[int]:
-    """Return what tells the inputs of a node from others, without omitted ones at the end."""
+    """Return the identities of the inputs of a node, without omitted ones at the end."""
     inputs = list(node.inputs)
     while inputs and inputs[-1] is None:
         inputs.pop()
@@ -119,13 +122,14 @@ def _operands(node: ir.Node) -> list[int]:
 
 
 class DeduplicateInitializers(ir.passes.InPlacePass):
-    """Make initializers with the same dtype, shape and bytes one initializer.
+    """Merge initializers with the same dtype, shape and bytes.
 
-    Bytes, not values: 0.0 and -0.0 differ. An initializer gives way to an equal one of its graph or
-    of an outer graph; equal ones of two branches move to the graph in which both are. Large tensors
-    are compared only if dtype, shape and a few sampled elements agree, so one without a twin is
-    never read. Initializers that are graph inputs can be overridden and are left alone; those that
-    are graph outputs keep their place. In a run, each tensor is read once.
+    Bytes are compared instead of values, because 0.0 and -0.0 differ. An initializer is replaced by
+    an equal one of its graph or of an outer graph. Equal initializers of two branches move to the
+    innermost graph that contains both. Large tensors are compared only if dtype, shape and a few
+    sampled elements are equal, so a tensor without such a candidate is not read completely.
+    Initializers that are graph inputs can be overridden and are not merged. Those that are graph
+    outputs do not move to another graph. In a run, each tensor is read once.
     """
 
     def __init__(self, *, run: RunContext | None = None) -> None:
@@ -135,7 +139,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        if self._run is None:  # another model's tensors would stay in memory
+        if self._run is None:  # the cache would keep tensors of another model in memory
             self._contents.clear()
             self._seen.clear()
         facts = facts_of(model)
@@ -151,7 +155,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         for graph in graphs:  # outer graphs come first
             values: Iterable[ir.Value] = graph.initializers.data.values()
             if not set(graph.outputs).isdisjoint(values):
-                # a graph output must stay: let it be the one that others give way to
+                # a graph output cannot be replaced, so it comes first and replaces the others
                 values = sorted(values, key=ir.Value.is_graph_output, reverse=True)
             for value in values:
                 tensor = stored_tensor(value)
@@ -161,8 +165,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                     content = self._contents[tensor]
                 else:
                     content = content_of_tensor(tensor)
-                    # a buffer whose tensor is remembered stays in memory
-                    if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
+                    if not is_a(tensor, BufferTensor) or tensor.nbytes <= _MAX_CACHED_BYTES:
                         self._contents[tensor] = content
                 kind = None if content else (tensor.dtype, storage.sizes_of(tensor))
                 alike.setdefault((content, kind), []).append(value)
@@ -173,7 +176,10 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=removed > 0)
 
     def _share(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
-        """Share small tensors of this content or large ones of equal shape; return how many go."""
+        """Merge initializers of the same key. Return the number of those that were removed.
+
+        Small tensors of the same key have equal contents. Large ones are compared.
+        """
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
         for value in values:
@@ -202,16 +208,16 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
 
 
 def _sample(tensor: ir.TensorProtocol) -> Hashable:
-    """Return a few elements, spread over the tensor."""
+    """Return the bytes of a few evenly spaced elements."""
     array = np.asarray(tensor.numpy())
-    places = [k * (array.size - 1) // (_SAMPLES - 1) for k in range(_SAMPLES)]
-    sample = array.flat[places].tobytes()
+    indices = [k * (array.size - 1) // (_SAMPLES - 1) for k in range(_SAMPLES)]
+    sample = array.flat[indices].tobytes()
     _release(tensor)
     return sample
 
 
 def _release(tensor: ir.TensorProtocol) -> None:
-    """Release the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
+    """Release the mapped pages of a tensor after reading it. Some systems map 2 MiB at once."""
     if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_AT_ONCE:
         return
     if is_a(tensor, BufferTensor):
@@ -221,7 +227,7 @@ def _release(tensor: ir.TensorProtocol) -> None:
 
 
 def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
-    """Return True for the same bytes; dtype and shape are the same already."""
+    """Return whether two tensors with the same dtype and shape have the same bytes."""
     assert a is not None
     if a is b:
         return True
@@ -247,7 +253,7 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
 
 
 def _is_overwritten(value: ir.Value) -> bool:
-    """Return whether onnxruntime writes a result of a node into a value."""
+    """Return whether onnxruntime writes the result of a consumer into the memory of a value."""
     for use in uses(value):
         definition = definition_of(use.node)
         if use.idx in definition.overwritten and definition.overwrites(use.node):

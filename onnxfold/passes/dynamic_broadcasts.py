@@ -1,8 +1,8 @@
-"""Compute values that are constant up to a broadcast on their bases.
+"""Replace values that are constant up to a broadcast by their bases.
 
-Default masks and positions of a batch of any size are such values: only their sizes depend on the
-inputs. Here the ops that compute them are applied to the bases instead. The results are constants,
-which constant propagation folds. An element-wise op that reads such a value reads its base, which
+Examples are the default mask and the positions of a batch of any size: only their sizes depend on
+the inputs. The pass applies the ops that compute such values to the bases instead. The results are
+constants, which constant propagation folds. An element-wise op then reads the base, which
 broadcasts. Any other op reads one Expand of the base.
 """
 
@@ -34,9 +34,9 @@ _EXPAND_EXISTS = 8
 
 
 class DynamicBroadcasts(ir.passes.InPlacePass):
-    """Compute values that are constant up to a broadcast on their bases.
+    """Replace values that are constant up to a broadcast by their bases.
 
-    At level 1, this is done only where all bits stay equal.
+    At level 1, only replacements that preserve all bits are applied.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -52,14 +52,14 @@ class DynamicBroadcasts(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(edit.changes))
 
     def _is_accepted(self, facts: ModelFacts, node: ir.Node) -> bool:
-        """Return whether the base of a node's results may be computed instead of them."""
+        """Return whether the bases of a node's results may be computed instead of the results."""
         if any(map(self._options.keeps, node.outputs)):
             return False
         return self._options.level > 1 or is_exact_on_bases(facts, node)
 
 
 def is_exact_on_bases(facts: ModelFacts, node: ir.Node) -> bool:
-    """Return whether an op has equal elements if its operands are replaced by their bases."""
+    """Return whether an op computes the same elements from the bases of its operands."""
     value = NodeOfValue(Matched(node.outputs[0], facts))
     try:
         return definition_of(node).is_exact_on_bases(value)
@@ -69,17 +69,17 @@ def is_exact_on_bases(facts: ModelFacts, node: ir.Node) -> bool:
 
 @dataclass
 class _Replacement:
-    """What replaces a value that is constant up to a broadcast."""
+    """The replacement of a value that is constant up to a broadcast."""
 
     value: ir.Value
     readers: Sequence[Usage]
-    """Uses that read the base instead."""
+    """The uses that will read the base."""
     needs_expand: bool
-    """Whether other uses read an Expand of the base; False if they keep the value."""
+    """Whether other uses will read an Expand of the base. If False, they keep the value."""
     sizes: Sequence[Segment] = ()
-    """The segments of the shape vector for an Expand of the base; empty without an Expand."""
+    """The segments of the shape vector for the Expand. Empty without an Expand."""
     new_nodes: int = 0
-    """The number of nodes that expand the base, at least."""
+    """A lower bound for the number of nodes that expand the base."""
 
 
 class _Group(NamedTuple):
@@ -138,7 +138,7 @@ class _GraphRewrite:
         self, nodes: Sequence[ir.Node], replacements: Sequence[_Replacement]
     ) -> bool:
         """Replace results of nodes of a group if this removes more nodes than it adds."""
-        # an earlier replacement may have removed a vector that nothing else read
+        # an earlier replacement may have removed a vector without other users
         needed = [v for each in replacements for v in values_of_segments(each.sizes)]
         if any((value.producer() or value).graph is None for value in needed):
             return False
@@ -177,7 +177,7 @@ class _GraphRewrite:
         self._vectors.leave()
 
     def _is_expanded_constant(self, node: ir.Node) -> bool:
-        """Return whether a node is one that expands a constant, as an Expand would."""
+        """Return whether a node already expands a constant like an Expand."""
         is_source = Trait.REPEATS in definition_of(node).traits
         return is_source and not any(v in self._analysis.broadcasts for v in node.inputs)
 
@@ -198,7 +198,10 @@ class _GraphRewrite:
         return _certainly_broadcast_to(shapes, result) and self._accepts(self._facts, node)
 
     def _sizes(self, value: ir.Value, node: ir.Node) -> list[Segment]:
-        """Return the segments of the shortest vector for an Expand; none if a size is unknown."""
+        """Return the segments of the shortest vector for an Expand.
+
+        The result is empty if a size is unknown.
+        """
         shape = self._analysis.broadcasts[value].shape
         base = self._analysis.base_shape(value)
         smallest = [
@@ -213,7 +216,7 @@ class _GraphRewrite:
         return min(possible, key=lambda segments: self._vectors.cost(segments, node), default=[])
 
     def _groups(self, replacements: Iterable[_Replacement]) -> list[_Group]:
-        """Return the replacements in groups; their nodes are connected in each."""
+        """Group the replacements by connected components of their nodes."""
         members: dict[ir.Node, list[ir.Node]] = {}
         for node in self._analysis.nodes:
             joined = [node]
@@ -263,7 +266,6 @@ class _GraphRewrite:
         return len(unused_without(unused, needed)) > new_nodes
 
     def _apply(self, replacements: Sequence[_Replacement]) -> None:
-        """Replace some values."""
         self._insert_bases([replacement.value for replacement in replacements])
         expanded = {each.value: self._expand(each) for each in replacements if each.needs_expand}
         for each in replacements:
@@ -275,19 +277,19 @@ class _GraphRewrite:
                 self._edit.replace(each.value, expanded[each.value])
 
     def _expand(self, replacement: _Replacement) -> ir.Value:
-        """Insert an Expand of a base to the shape of the value; return its result."""
+        """Insert an Expand of a base to the shape of the value, and return its result."""
         value = replacement.value
         node = value.producer()
         assert node is not None
         vector = self._vectors.assemble(replacement.sizes, value, node, is_last=False)
         expanded = self._insert(node, "Expand", [self._bases[value], vector])
-        # nodes that compute bases of other values may read it
+        # nodes that compute the bases of other values may read the result
         self._analysis.broadcasts[expanded] = self._analysis.broadcasts[value]
         self._bases[expanded] = self._bases[value]
         return expanded
 
     def _insert_bases(self, values: Iterable[ir.Value]) -> None:
-        """Insert nodes that compute the bases of values, and the bases that these need."""
+        """Insert nodes that compute the bases of values and of the operands of these nodes."""
         needed = {value.producer() for value in values}
         missing = []
         for node in reversed(self._analysis.nodes):
@@ -299,7 +301,7 @@ class _GraphRewrite:
             self._insert_bases_of(node, self._analysis.nodes[node])
 
     def _insert_bases_of(self, node: ir.Node, base: BaseOfResult) -> None:
-        """Insert what computes the bases of the results of one node."""
+        """Insert the nodes that compute the bases of the results of one node."""
         if isinstance(base, OpOnBases):
             new = new_node(
                 self._facts.names,
@@ -342,7 +344,7 @@ class _GraphRewrite:
         return operands
 
     def _expanded_base(self, value: ir.Value, axes: Axes, node: ir.Node) -> ir.Value:
-        """Return the base of a value with the full size on some axes."""
+        """Return the base of a value, expanded to the full size on some axes."""
         base = self._bases.get(value, value)
         if not axes:
             return base
@@ -358,7 +360,7 @@ class _GraphRewrite:
 
 
 def _certainly_broadcast_to(shapes: Sequence[Shape | None], result: Shape | None) -> bool:
-    """Return whether shapes broadcast to a shape in every run."""
+    """Return whether shapes broadcast to ``result`` in every run."""
     known = [shape for shape in shapes if shape is not None]
     if result is None or len(known) < len(shapes):
         return False

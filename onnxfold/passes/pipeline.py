@@ -1,4 +1,4 @@
-"""The order of the passes at each level."""
+"""The order of the passes at each level, and running them within the limit of growth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onnxfold.ir.editing import make_node_names_unique
 from onnxfold.ir.graphs import count_nodes
 from onnxfold.ir.storage.checks import NEWEST_OPSETS
 from onnxfold.passes import create
-from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
+from onnxfold.passes.constant_propagation import MAX_GROWTH_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.context import Observer, Result, RunContext
 from onnxfold.passes.shapes.fixed_dims import check_fit, fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
@@ -33,8 +33,9 @@ from onnxfold.support.errors import UsageError, option, suggestion
 
 logger = logging.getLogger("onnxfold")
 
-# Rules open the way for constants and constants for rules; models settle in two to five rounds.
-_ROUNDS = 6
+# Rules create constants and constants make rules applicable. Two to five rounds are usually enough.
+_MAX_ROUNDS = 6
+# The first IR version in which initializers need not be inputs.
 _FREE_INITIALIZERS = 4
 
 
@@ -46,15 +47,23 @@ def run_bounded(
     bytes_before: int,
     **how: Any,
 ) -> tuple[ir.Model, Result]:
-    """Run the passes on a model; on a lower level if it grows by more than the options allow.
+    """Run the passes on a model, at a lower level if it grows by more than the options allow.
 
-    What folding adds is counted on the way. What rules add is some dozens of bytes for each node
-    that goes: only a small model whose options allow no growth becomes larger by it.
+    Constant propagation limits the bytes that it adds. Rules can add some dozens of bytes for each
+    removed node, which matters only for a small model if the options allow no growth.
 
-    Returns the model, or the one that was opened again as it had been, and what was done to it. The
-    other arguments are those of `run_passes`.
+    Args:
+        model: The model.
+        open_again: Returns the original model, before another level is tried.
+        options: The options of the run.
+        bytes_before: Bytes of the model before the run.
+        how: Other arguments of `run_passes`.
+
+    Returns:
+        The optimized model, which is another object if it was opened again, and the result of the
+        run.
     """
-    time = time_for(bytes_before)  # of all that is tried
+    time = time_for(bytes_before)  # one limit for all levels together
     allowed = bytes_before + options.growth_of(bytes_before)
     may_grow = [options.fold_all, options.fold, options.value_info]
     if options.max_growth is None:
@@ -64,7 +73,8 @@ def run_bounded(
     for tried in (options, *lower, replace(options, passes=())):
         if tried is not options:
             model = open_again()
-            allowed = max(allowed, storage.planned(model).size)  # in the layout that is written
+            # writing the model without changes may already take more bytes
+            allowed = max(allowed, storage.planned(model).size)
         result = run_passes(model, tried, bytes_before=bytes_before, time=time, **how)
         if any(may_grow) or options.passes is not None:
             break
@@ -75,9 +85,9 @@ def run_bounded(
         if result.plan.size <= allowed_now:
             break
     if tried is not options:
-        used = "no pass" if tried.passes == () else f"level {tried.level}"
-        limit = option("max_growth")
-        result.warnings.append(f"{used} was used: the model would grow by more than {limit}")
+        applied = "no pass" if tried.passes == () else f"level {tried.level}"
+        reason = f"the model would grow by more than {option('max_growth')} allows"
+        result.warnings.append(f"{applied} was applied, because {reason}")
     return model, result
 
 
@@ -91,19 +101,22 @@ def run_passes(
     count_withheld: bool = False,
     observers: Sequence[Observer] = (),
 ) -> Result:
-    """Run the passes that the options ask for, in place.
+    """Run the passes that the options select, in place.
 
-    First the model becomes as small as it can. What it has lost by then, and what the options
-    allow it to grow, buys the nodes that stayed because their results are large.
+    The passes first make the model as small as possible. The bytes saved and the growth that the
+    options allow are then spent on folding nodes with large results.
 
     Args:
-        model: The model; it is in order (`put_in_order`).
-        options: Which passes and rules, at which level.
+        model: The model, in topological order (`put_in_order`).
+        options: The options of the run.
         scratch_folder: The folder for buffers above the memory limit.
-        bytes_before: Bytes of the model before the run; 0 if unknown.
-        time: The limit for evaluating constants; by default that of a model of its size.
-        count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
+        bytes_before: Bytes of the model before the run, or 0 if unknown.
+        time: The limit for evaluating constants. By default it depends on the size of the model.
+        count_withheld: Also count the rewrites that level 2 would add to level 1, for a report.
         observers: Observers of the passes.
+
+    Returns:
+        The result of the run.
     """
     options.load_ops()
     run = RunContext(
@@ -114,7 +127,7 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
-    if model.ir_version < _FREE_INITIALIZERS:  # initializers are constants and yet inputs before
+    if model.ir_version < _FREE_INITIALIZERS:  # initializers are listed as inputs
         model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
         model.ir_version = _FREE_INITIALIZERS
         # older models need not import an opset
@@ -127,7 +140,7 @@ def run_passes(
         if not options.keep_metadata:
             create("debugging-metadata", options, run=run)(model)
             run.passed("debugging-metadata", model)
-            # constants are not folded because metadata made room for them
+            # removed metadata does not increase the bytes that constants may take
             bytes_before = max(0, bytes_before - run.result.removed_metadata_bytes)
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
@@ -143,17 +156,21 @@ def run_passes(
 def first_folding(
     model: ir.Model, options: Options, *, bytes_before: int
 ) -> tuple[Folding, RunContext]:
-    """Return what constant propagation finds to fold when it runs first; nothing large is computed.
+    """Return the decisions of the first constant propagation, without computing large values.
 
-    The model is changed by the passes that come before. Raises UsageError if the options name other
-    passes only, or a name that is neither a rule nor a rule set.
+    The passes that come before constant propagation change the model.
+
+    Raises:
+        UsageError: The options select passes without constant propagation, or name a rule that does
+            not exist.
     """
     before = ("lift-constants", "deduplicate")
     passes = (*before, "constant-propagation") if options.passes is None else options.passes
     if "constant-propagation" not in passes:
-        raise UsageError("a plan is made by constant-propagation, and the passes are without it")
+        name = option("passes")
+        raise UsageError(f"{name} does not contain constant-propagation, which a plan requires")
     if options.enable or options.disable or options.rules:
-        Simplify(options=options)  # it refuses names that are neither rules nor rule sets
+        Simplify(options=options)  # raises an error for unknown names of rules
     for warning in options.doubtful(model):
         logger.warning("%s", warning)
     if model.ir_version < _FREE_INITIALIZERS:  # as in `run_passes`
@@ -171,14 +188,17 @@ def first_folding(
 
 
 def nodes_before(model: ir.Model) -> dict[str, int]:
-    """Return the number of nodes by op, including those that reading the model has lifted."""
+    """Return the number of nodes by op, including Constant nodes lifted while opening the model."""
     counts = Counter(count_nodes(model))
     counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
     return dict(sorted((+counts).items()))
 
 
 def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
-    """Return a warning for each op that the opsets of ONNX lack; a runtime may know it."""
+    """Return a warning for each op that is not in the imported opsets of ONNX.
+
+    These are not errors, because a runtime may define the op.
+    """
     opsets = dict(model.opset_imports)
     for function in model.functions.values():
         opsets.update({d: max(n, opsets.get(d, n)) for d, n in function.opset_imports.items()})
@@ -202,7 +222,7 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
 
 
 class _Level:
-    """The passes of a level, each made once, on a model with fixed dimensions."""
+    """The passes of a level. Dimensions of the model are fixed before."""
 
     def __init__(self, model: ir.Model, run: RunContext, facts: ModelFacts) -> None:
         self._model = model
@@ -213,16 +233,16 @@ class _Level:
         self._made: dict[str, ir.passes.PassBase] = {}
         self._changes = 0
         self._idle: dict[str, int] = {}
-        """The number of changes at which a pass found nothing to do."""
+        """The number of changes to the model when a pass last had no effect, by pass."""
 
     def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
-        """Run the passes, see `run_passes`; a model that is lifted has no Constant nodes."""
+        """Run the passes, see `run_passes`. A lifted model has no Constant nodes."""
         model = self._model
         options = self._options
         run = self._run
         if not is_lifted:
             self._do("lift-constants")
-        self._do("deduplicate")  # what is computed from equal weights is computed once
+        self._do("deduplicate")  # values computed from equal weights are then computed once
         self._fold(NEGLIGIBLE_GROWTH)
         self._settle()
         self._describe()
@@ -231,7 +251,7 @@ class _Level:
                 plan = storage.planned(model)
                 changes = self._changes
                 run.room = max(0, bytes_before + options.growth_of(bytes_before) - plan.size)
-            if self._fold(MOST_PER_NODE):
+            if self._fold(MAX_GROWTH_PER_NODE):
                 self._settle()
                 self._describe()
             elif bytes_before and changes == self._changes:
@@ -240,7 +260,7 @@ class _Level:
             run.result.withheld = withheld(model, options)
 
     def _describe(self) -> None:
-        """Record what is known of outputs and values."""
+        """Update the declared types and shapes of outputs and intermediate values."""
         if self._run.options.dims or self._run.options.input_shapes:
             check_fit(self._model)
             fix_outputs(self._model)
@@ -258,10 +278,10 @@ class _Level:
         return modified
 
     def _settle(self) -> None:
-        """Rules and constants in turns until nothing changes; then every constant once."""
+        """Alternate rules and constant propagation until nothing changes."""
         if self._options.level > 0:
-            for _ in range(_ROUNDS):
-                # equal constants must be one value for their users to be the same expression
+            for _ in range(_MAX_ROUNDS):
+                # common subexpressions are found only if equal constants are one value
                 self._share_constants()
                 changed = [
                     self._do("symbolic-shapes"),
@@ -275,12 +295,12 @@ class _Level:
         self._share_constants()
 
     def _share_constants(self) -> None:
-        if self._had_subgraphs:  # what a graph makes of constants may have been a branch's output
+        if self._had_subgraphs:  # inlining a branch can move its Constant nodes to the graph
             self._do("lift-constants")
         self._do("deduplicate")
 
     def _do(self, name: str) -> bool:
-        """Run a pass, unless it found nothing to do in the model as it is."""
+        """Run a pass, unless it had no effect and the model has not changed since."""
         if self._idle.get(name) == self._changes:
             return False
         if name not in self._made:

@@ -1,4 +1,4 @@
-"""Simplification: the declarative rewrite rules of ``rules/``, run to the end."""
+"""Simplification by rewrite rules, and predictions of their effect at other levels."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ from onnxfold.support.errors import UsageError, suggestion
 
 
 class Simplify(ir.passes.InPlacePass):
-    """Rewrite the model by rules until none matches any more.
+    """Rewrite the model by rules until no rule matches.
 
-    Constant expressions that rules make are nodes over constants: run constant propagation
-    afterwards. ``report`` holds the counts of the last run.
+    Rules can create nodes with constant inputs, which constant propagation folds. ``report`` has
+    the counts of the last run.
 
-    The rules are those of the options, or of the given sets. Raises UsageError if the options name
-    what is neither a rule nor a rule set.
+    Args:
+        sets: The rule sets, by default those of the options.
+        options: The options of the run.
+        run: The run to which the pass belongs.
+
+    Raises:
+        UsageError: The options contain a name that is neither a rule nor a rule set.
     """
 
     def __init__(
@@ -75,34 +80,34 @@ def select_rules(
     found: dict[Rule, None] = {}
     for each in sets:
         for rule in each:
-            # named itself, a rule is on even if its set is not
-            wanted = not each.optional or each.name in enabled or rule.name in enabled
-            unwanted = each.name in disabled and rule.name not in enabled
-            is_off = unwanted or rule.name in disabled or rule.target not in (None, target)
-            if wanted and not is_off:
+            if rule.name in disabled or rule.target not in (None, target):
+                continue
+            # the name of a rule has priority over the name of its set
+            is_set_used = not each.optional or each.name in enabled
+            if rule.name in enabled or (is_set_used and each.name not in disabled):
                 found[rule] = None
     return list(found)
 
 
-# Trying costs about as much as optimizing; for larger graphs the advice is left out.
-_MOST_NODES = 3_000
+# Applying rules to a copy takes about as long as the optimization, so larger graphs get no advice.
+_MAX_NODES_ADVISED = 3_000
 
 
 def withheld(model: ir.Model, options: Options) -> Counter[str]:
-    """Return how often level 2 would apply each rule where it may change bits; tried on a copy."""
+    """Return the number of inexact rewrites at level 2 by rule, counted on a copy."""
     step = Simplify(options=replace(options, level=2))
     step(model.clone())
     return step.report.inexact
 
 
 def outlook(model: ir.Model, options: Options) -> dict[str, int]:
-    """Return how many more nodes other command line options would remove from a model.
+    """Return the number of nodes that other command line options would remove, by option.
 
-    The rules are run on a copy that shares all tensors; nothing is computed.
+    The rules are applied to a copy, which shares all tensors. Constants are not computed.
     """
     if options.level == 0 or options.passes is not None:
         return {}
-    if sum(1 for _ in model.graph.all_nodes()) > _MOST_NODES:
+    if sum(1 for _ in model.graph.all_nodes()) > _MAX_NODES_ADVISED:
         return {}
     others = {
         "-O2": replace(options, level=2),

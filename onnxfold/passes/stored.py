@@ -1,4 +1,4 @@
-"""Storing final results as tensors of the model, and the bytes that tensors and nodes take."""
+"""Storing results as tensors of the model, and the bytes of tensors and nodes in a file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from onnxfold.ir.editing import add_initializer, constant_node, inherit, replace
 from onnxfold.ir.onnx_ir_private import is_a, metadata_of
 from onnxfold.support.arrays import distinct
 
-AROUND = 16
-"""What a node, or a tensor, takes besides names and elements, bytes."""
-# What a Constant node around a tensor takes.
+OVERHEAD = 16
+"""Estimated bytes of a node or tensor in addition to names and elements."""
+# Estimated bytes of a Constant node in addition to its tensor.
 _CONSTANT_NODE = 40
-# Bytes of a metadata entry besides its key and text: tags and lengths of three protobuf fields.
-_AROUND_ENTRY = 6
+# Bytes of a metadata entry in addition to key and text: tags and lengths of three protobuf fields.
+_ENTRY_OVERHEAD = 6
 
 
 def needs_node(value: ir.Value, scope: Scope | None) -> bool:
-    """Return whether a value cannot be an initializer once it is stored in a graph.
+    """Return whether a stored value must be a Constant node instead of an initializer.
 
-    A function has no initializers, and a subgraph's output must be made by a node.
+    A function has no initializers, and the output of a subgraph must be the result of a node.
     """
     if scope is None:
         return False
@@ -33,54 +33,58 @@ def needs_node(value: ir.Value, scope: Scope | None) -> bool:
 
 
 def node_bytes(node: ir.Node) -> int:
-    """Estimate the bytes that a node takes without its attributes."""
+    """Estimate the bytes of a node without its attributes."""
     names = [v.name or "" for v in (*node.inputs, *node.outputs) if v is not None]
-    size = AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
+    size = OVERHEAD + len(node.op_type) + len(node.name or "") + sum(map(len, names))
     metadata = metadata_of(node)
     if metadata:
-        size += sum(_AROUND_ENTRY + len(key) + len(text) for key, text in metadata.items())
+        size += sum(_ENTRY_OVERHEAD + len(key) + len(text) for key, text in metadata.items())
     return size
 
 
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int:
-    """Estimate the bytes that a node's result takes as a tensor of the model.
+    """Estimate the bytes of a node's result when it is stored as a tensor of the model.
 
-    Strings are computed for it; raises ComputationFailed if they cannot be.
+    Raises:
+        ComputationFailed: The result contains strings, which must be computed, and this failed.
     """
     data = buffer.nbytes
     if buffer.dtype == ir.DataType.STRING:
         once = distinct(buffer.array())
         data = sum(map(len, once.flat)) * buffer.size // max(1, once.size) + 2 * buffer.size
-    around = AROUND + _CONSTANT_NODE * needs_node(value, scope)
-    return data + around + len(value.name or "")
+    overhead = OVERHEAD + _CONSTANT_NODE * needs_node(value, scope)
+    return data + overhead + len(value.name or "")
 
 
 def stored_bytes(value: ir.Value) -> int:
-    """Return the bytes that a constant of the model takes, or a few more."""
-    return data_bytes(storage.stored_tensor(value)) + AROUND + len(value.name or "")
+    """Return an upper bound, within a few bytes, of the size of a constant in the file."""
+    return data_bytes(storage.stored_tensor(value)) + OVERHEAD + len(value.name or "")
 
 
 def data_bytes(tensor: ir.TensorProtocol | None) -> int:
-    """Return the bytes that the elements of a tensor take in the file, or a few more."""
+    """Return an upper bound, within a few bytes, of the size of a tensor's elements in the file."""
     if tensor is None:
         return 0
     if is_a(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
-        return int(tensor.raw.ByteSize())  # in a typed field a small number takes one byte
+        return int(tensor.raw.ByteSize())  # typed fields store integers with variable lengths
     if tensor.dtype == ir.DataType.STRING:
         return tensor.nbytes
     return storage.data_bytes(tensor.dtype, storage.sizes_of(tensor))
 
 
 def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
-    """Return the same for equal views that one constant can be: all graphs can read it."""
+    """Return a key that is equal for views that can be stored as one constant.
+
+    These are views of the same bytes in graphs that have a common outer graph.
+    """
     path = scopes.path(value.graph)
     return (path[-1], buffer.key()) if path and not value.is_graph_output() else value
 
 
 def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> None:
-    """Store results of nodes that have buffers in the pool, equal views once.
+    """Store results of nodes that have buffers in the pool. Equal views are stored once.
 
-    The nodes that made them have no users afterwards.
+    Afterwards the nodes that computed the results have no users.
     """
     groups: dict[Hashable, list[ir.Value]] = {}
     for value in values:
@@ -95,13 +99,14 @@ def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> No
             tensor = ir.StringTensor(encoded, shape=ir.Shape(buffer.shape), name=value.name)
         store((value, *others), tensor, facts)
         for each in (value, *others):
-            pool.hold(pool.buffer_of(each), None)  # it is rounded now
+            pool.hold(pool.buffer_of(each), None)  # drops the wide value, which was rounded
 
 
 def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFacts) -> ir.Value:
-    """Replace results of nodes, or initializers, by a new constant; return it.
+    """Replace results of nodes, or initializers, by a new constant, and return the constant.
 
-    It is an initializer or the result of a Constant node, in the innermost graph that holds all.
+    The constant is an initializer or the result of a Constant node, in the innermost graph that
+    contains all values.
     """
     first = values[0]
     node = values[0].producer()
@@ -116,7 +121,7 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
     for value in values:
         if value.is_initializer() and value.graph is not None:
             value.graph.initializers.pop(value.name or "")
-        value.name = None  # what is stored has it now
+        value.name = None  # the constant has the name now
     tensor.name = name
     if needs_node(first, facts.scopes.of(graph)):
         before = node if node and len(values) == 1 else graph[0]

@@ -1,4 +1,4 @@
-"""The cut of constant propagation: which results are stored, which nodes go, and why."""
+"""The cut of constant propagation: the results to store, the nodes to remove, and the reasons."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from onnxfold.ir.graphs import op_name
 from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ir.storage import stored_tensor
 from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
-from onnxfold.passes.sweep import Sweep, stays_quantized
+from onnxfold.passes.sweep import Sweep, quantized_weight_reason
 from onnxfold.support.errors import option
 
 NEGLIGIBLE_GROWTH = 256
-"""Bytes by which a scalar or a shape vector may be larger than what it is made of."""
+"""Bytes by which a scalar or a shape vector may be larger than the operands it replaces."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided about one node with constant inputs.
+    """The decision about one node with constant inputs.
 
     Attributes:
-        value: The name of its first result.
-        node: Its own name, or "".
+        value: The name of the node's first result.
+        node: The name of the node, or "".
         op_type: The op type, "domain::Op" outside the default domain.
-        graph: The name of the graph or function that holds it.
-        folded: Whether the node is gone.
-        bytes_if_folded: Bytes its results take in the file if it is folded; 0 where only folded
-            nodes read them, None where it cannot be folded at all.
-        bytes_if_kept: Bytes of its constant operands that are in the file only for it if it
-            stays; None where that does not matter.
-        reason: Why, in a few words.
+        graph: The name of the graph or function that contains the node.
+        folded: Whether the node is removed.
+        bytes_if_folded: Bytes of the node's results in the file if it is folded. 0 if only folded
+            nodes read the results, None if the node cannot be folded.
+        bytes_if_kept: Bytes of constant operands that only this node requires in the file. None if
+            they do not affect the decision.
+        reason: The reason, in a few words.
     """
 
     value: str
@@ -51,14 +51,15 @@ class Decision:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary."""
+        """Return the decision as a dictionary for JSON."""
         return asdict(self)
 
 
 class Cut:
-    """Which values of a sweep to store and which nodes to remove, by bytes.
+    """The values of a sweep to store and the nodes to remove, selected by bytes.
 
-    ``growth`` are the bytes that may be stored above the minimum, one allowance after the other.
+    ``growth`` has the bytes that may be stored above the minimum. The allowances are spent in
+    order.
     """
 
     def __init__(
@@ -74,29 +75,31 @@ class Cut:
         demanded = self._demanded(dict.fromkeys((*sweep.cost, *self._cost)))
         choice = choose(ops, {self._same.get(v, v) for v in demanded}, self._cost, growth)
         self.spent = choice.spent
-        """Bytes of the growth that were spent."""
+        """Bytes of growth that the selection uses."""
         self.stored: dict[ir.Value, None] = {}
         """Values to store, in topological order."""
-        self._staying: dict[ir.Node, None] = {}
+        self._kept: dict[ir.Node, None] = {}
         self._follow(demanded, choice.stored)
-        self.removed = [node for node in sweep.operations if node not in self._staying]
-        """Nodes that go."""
+        self.removed = [node for node in sweep.operations if node not in self._kept]
+        """Nodes to remove."""
         self.declined = any(
-            self._cost[v] != FORBIDDEN for node in self._staying for v in self._results(node)
+            self._cost[v] != FORBIDDEN for node in self._kept for v in self._results(node)
         )
-        """True if nodes stay only because of the bytes that their results take."""
+        """Whether nodes are kept only because of the bytes of their results."""
 
     def _operands(self, node: ir.Node) -> list[ir.Value]:
         inside = self._sweep.read_in_bodies.get(node, ())
         return [v for v in (*node.inputs, *inside) if v is not None]
 
     def _results(self, node: ir.Node) -> list[ir.Value]:
-        """Return the results of a node that are still used: the others have no buffer."""
+        """Return the used results of a node. Unused results have no buffer."""
         return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
 
     def _op(self, node: ir.Node) -> RegionOp[ir.Value]:
-        """Return a node between values, each of which stands for all views of the same bytes."""
-        made = self._sweep.cost
+        """Return a node with its operands and results as an op for the minimum cut.
+
+        One value represents all views of the same bytes.
+        """
         operands = self._operands(node)
         results = self._results(node)
         for value in (*operands, *results):
@@ -106,8 +109,8 @@ class Cut:
                 if self._cost[value] not in (0, FORBIDDEN):
                     key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
                     self._same[value] = self._views.setdefault(key, value)
-        # a view of a whole weight is the weight, which is stored already
-        outputs = [same for same in map(self._same.__getitem__, results) if same in made]
+        # a view of a complete weight is represented by the weight, which is already stored
+        outputs = [same for v in results if (same := self._same[v]) in self._sweep.cost]
         inputs = [self._same[v] for v in operands]
         return RegionOp(inputs, outputs, self._sweep.bytes_of_node[node])
 
@@ -118,10 +121,10 @@ class Cut:
         return 0 if self._options.folds(value) else cost
 
     def _demanded(self, values: Iterable[ir.Value]) -> list[ir.Value]:
-        """Return the constants that something reads that is no operation, nor inside one."""
+        """Return the constants that are read outside of operations that could be folded."""
         operations = self._sweep.operations
         scopes = self._sweep.scopes
-        bodies: set[ir.Graph] = set()  # of operations: what they read those read
+        bodies: set[ir.Graph] = set()  # bodies of operations, whose reads are operands of these
         for graph in scopes.graphs() if scopes.parents else ():
             parent = scopes.of(graph).parent
             if parent is not None and (parent in operations or parent.graph in bodies):
@@ -138,7 +141,7 @@ class Cut:
         return demanded
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
-        """Visit nodes from what is demanded to what is stored; those on the way stay."""
+        """Traverse producers from demanded values to stored ones, and keep the nodes between."""
         pending = list(demanded)
         seen: set[ir.Value] = set(pending)
         stored: list[ir.Value] = []
@@ -149,33 +152,35 @@ class Cut:
                 continue
             if node not in self._sweep.undecided or self._same.get(value, value) in chosen:
                 stored.append(value)
-            elif node not in self._staying:
-                self._staying[node] = None
+            elif node not in self._kept:
+                self._kept[node] = None
                 fresh = dict.fromkeys(v for v in self._operands(node) if v not in seen)
                 seen.update(fresh)
                 pending.extend(fresh)
-        # a result of a node that stays for another of its results is there already
-        self.stored = {v: None for v in reversed(stored) if v.producer() not in self._staying}
+        # a node that is kept for another of its results also computes this one
+        self.stored = {v: None for v in reversed(stored) if v.producer() not in self._kept}
 
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
-        """Return what was decided about nodes with constant inputs that stay, or are ``folded``."""
-        operations = self._sweep.operations if folded or self._staying else {}
+        """Return the decisions about kept nodes with constant inputs, and about folded ones if
+        ``folded``.
+        """
+        operations = self._sweep.operations if folded or self._kept else {}
         reads = Counter(self._demanded({*chain.from_iterable(map(self._operands, operations))}))
-        for node in self._staying:
+        for node in self._kept:
             reads.update({*self._operands(node)})
         found = []
         for node in operations:
-            if folded or node in self._staying:
+            if folded or node in self._kept:
                 found.append((node, self._decision(node, reads)))
         stays = self._sweep.stays.items()
         return found + [(node, _describe(node, False, None, None, why)) for node, why in stays]
 
     def _decision(self, node: ir.Node, reads: Counter[ir.Value]) -> Decision:
-        stays = node in self._staying
+        stays = node in self._kept
         kept = 0
         for value in {*self._operands(node)}:
             if reads[value] != stays:
-                continue  # it is in the file for others
+                continue  # other nodes also require the value in the file
             if not stays or value in self.stored or value not in self._sweep.cost:
                 kept += self._nbytes(value)
         results = self._results(node)
@@ -184,9 +189,9 @@ class Cut:
             reason = f"the model would grow: its result takes {folded:,} bytes"
             return _describe(node, False, folded, kept, reason)
         if stays:
-            reason = "an op that reads its result takes no constant there"
+            reason = "an op that reads its result does not accept a constant"
             if not self._sweep.dequantized.isdisjoint(results):
-                reason = stays_quantized()
+                reason = quantized_weight_reason()
             return _describe(node, False, None, kept, reason)
         in_file = [v for v in results if v in self.stored]
         if not in_file:
@@ -196,9 +201,9 @@ class Cut:
 
     def _why_it_folds(self, node: ir.Node, folded: int, kept: int) -> str:
         if self._options.fold_all:
-            return f"everything is folded ({option('fold_all')})"
+            return f"{option('fold_all')} folds all constants"
         if any(map(self._options.folds, node.outputs)):
-            return f"asked for ({option('fold')})"
+            return f"{option('fold')} matches the node or its result"
         if folded <= kept:
             return "takes no more bytes than its operands"
         if folded <= kept + NEGLIGIBLE_GROWTH:

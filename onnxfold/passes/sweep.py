@@ -1,8 +1,9 @@
-"""The sweep of constant propagation: every node once, in order, constants becoming buffers.
+"""The sweep of constant propagation, which visits each node once in topological order.
 
-Nothing is removed here and nothing stored (only an ``If`` with a constant condition is replaced
-by its branch, because what it holds can then be constant too). Afterwards the sweep knows each
-operation that could be folded, what its results would cost to store, and why the others stay.
+The sweep finds the operations that could be folded, the bytes of their results, and the reasons why
+other nodes are kept. It does not remove nodes or store values. The only change to the model is that
+an ``If`` with a constant condition is replaced by its branch, whose nodes may then have constant
+inputs.
 """
 
 from __future__ import annotations
@@ -37,16 +38,13 @@ from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.support.errors import option
 
 
-def stays_quantized() -> str:
-    """Return the reason of a DequantizeLinear of a weight that stays."""
-    return f"the weight stays quantized ({option('fold_quantized')} folds it)"
+def quantized_weight_reason() -> str:
+    """Return the reason why a DequantizeLinear of a weight is kept."""
+    return f"the weight stays quantized; {option('fold_quantized')} folds it"
 
 
 class Sweep:
-    """One pass over a model, which changes only where an If is inlined.
-
-    ``uncomputable`` nodes, with reasons, were found by earlier sweeps.
-    """
+    """One sweep over a model. ``uncomputable`` has the nodes whose evaluation failed before."""
 
     def __init__(
         self,
@@ -65,29 +63,33 @@ class Sweep:
         self._options = options
         self._uncomputable = uncomputable
         self._stored: set[ir.Value] = set()
-        """Initializers, and results of the Constant nodes that were visited."""
+        """Initializers, and results of visited Constant nodes."""
         self._remaining: dict[ir.Value, int] = {}
         self._computed: dict[Hashable, ir.Node] = {}
         self.operations: dict[ir.Node, Operation] = {}
-        """Every node that could be folded, in topological order."""
+        """The nodes that could be folded, in topological order."""
         self.undecided: dict[ir.Node, Operation] = {}
-        """Those of them whose results take more bytes than the node: the frontier decides."""
+        """The operations whose results take more bytes than the node. The cut decides on them."""
         self.bytes_of_node: dict[ir.Node, int] = {}
-        """Bytes that each node of ``operations`` takes."""
+        """Bytes of each node of ``operations``."""
         self.cost: dict[ir.Value, float] = {}
-        """Bytes it costs to store each value that ``operations`` make."""
+        """Bytes of each result of ``operations`` if it is stored."""
         self.bytes_of_unbound: dict[ir.Value, int] = {}
-        """Bytes of values that are not needed any more, for explanations."""
+        """Bytes of values that are no longer needed, for explanations."""
         self.dequantized: set[ir.Value] = set()
-        """Dequantized weights, also transposed or reshaped, which are not stored."""
+        """Dequantized weights, also transposed or reshaped ones, which are not stored."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
-        """Constants that the subgraphs of an operation's node read if the node stays."""
+        """Constants that the subgraphs of an operation's node read if the node is kept."""
         self.stays: dict[ir.Node, str] = {}
-        """Nodes with constant inputs that cannot be folded, and why."""
+        """Nodes with constant inputs that cannot be folded, with the reasons."""
         self.inlined = 0
 
     def run(self) -> None:
-        """Visit the main graph and all functions; may raise ComputationFailed."""
+        """Visit the main graph and all functions.
+
+        Raises:
+            ComputationFailed: The evaluation of a value that the sweep requires failed.
+        """
         for graph in self.scopes.graphs():
             initializers = graph.initializers.data.values()
             self._stored.update([v for v in initializers if stored_tensor(v) is not None])
@@ -98,9 +100,10 @@ class Sweep:
                 self._visit(node, opsets)
 
     def has_buffer(self, value: ir.Value) -> bool:
-        """Return whether a value is stored, or a result of an operation that could be folded.
+        """Return whether a value is stored, or is a result of an operation that could be folded.
 
-        Options and failed computations keep other compile-time constants from being folded.
+        A compile-time constant may have no buffer, because options or failed evaluations prevent
+        its folding.
         """
         return value in self.cost or value in self._stored
 
@@ -123,7 +126,7 @@ class Sweep:
         captures = captured_values(node) if subgraphs else []
         if captures and not all(map(self.has_buffer, captures)):
             return
-        reason = self._objection(node, opsets)
+        reason = self._reason_to_keep(node, opsets)
         if reason is None:
             try:
                 self._fold(node, opsets, captures)
@@ -132,7 +135,7 @@ class Sweep:
                 reason = str(error)
         self.stays[node] = reason
 
-    def _objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
+    def _reason_to_keep(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         if node in self._uncomputable:
             return self._uncomputable[node]
         if self._options.keep and any(map(self._options.keeps, node.outputs)):
@@ -140,11 +143,11 @@ class Sweep:
         if has_references(node):
             return "an attribute is given by the function's caller"
         if is_dequantization(node) and self._stays_quantized(node):
-            return stays_quantized()
+            return quantized_weight_reason()
         return self.facts.determinism.reason_not_to_fold(node, opsets)
 
     def _stays_quantized(self, node: ir.Node) -> bool:
-        """Return whether a node dequantizes a weight for nodes that cannot be folded either."""
+        """Return whether a node dequantizes a weight for nodes that are not constant."""
         if self._options.fold_quantized or self._options.fold_all or self._options.fold:
             return False
         users = [use.node for use in uses(node.outputs[0])]
@@ -186,19 +189,20 @@ class Sweep:
             self._settle(node)
 
     def _freed(self, node: ir.Node) -> float:
-        """Return the bytes of the constants that are stored for a node alone, if it stays."""
+        """Return the bytes of constants that only this node requires in the file."""
         freed: float = 0
         for value in node.inputs:
             if value is None or len(uses(value)) > 1 or value.is_graph_output():
                 continue
             if value in self.cost:
                 freed += 0 if value.producer() in self.undecided else self.cost[value]
-            elif is_a(stored_tensor(value), storage.ViewTensor):  # others may share their bytes
+            elif is_a(stored_tensor(value), storage.ViewTensor):
+                # tensors of other types may share their bytes with another initializer
                 freed += stored_bytes(value)
         return freed
 
     def _twin(self, operation: Operation) -> ir.Node | None:
-        """Return a node, in any graph of the same root, whose results are bound and the same."""
+        """Return a node with equal results that are bound, in any graph of the same root graph."""
         node = operation.node
         key = content_of_node(node, map(_content, operation.operands))
         twin = None if key is None else self._computed.get(key)
@@ -217,7 +221,7 @@ class Sweep:
             found.update(dict.fromkeys(v for v in graph.outputs if self.has_buffer(v)))
             for child in graph:
                 if child in self.operations:
-                    continue  # what it reads matters only if its results are not stored
+                    continue  # its operands are counted only if its results are not stored
                 found.update(dict.fromkeys(v for v in child.inputs if v and self.has_buffer(v)))
                 pending.extend(subgraphs_of(child))
         return list(found)
@@ -231,17 +235,19 @@ class Sweep:
         node = operation.node
         is_dequantized = is_dequantization(operation.node)
         if not self.dequantized.isdisjoint(node.inputs) and operation.kind is Kind.VIEW:
-            weight = operation.operands[0]  # its elements in whatever order
+            # a view with as many elements as the weight only reorders them
+            weight = operation.operands[0]
             is_dequantized |= weight is not None and buffer.size == weight.size
         if is_dequantized and not self._options.fold_quantized:
             self.dequantized.add(output)
-            return FORBIDDEN  # the runtime wants the quantized weight and this node
+            return FORBIDDEN  # runtimes fuse this node with the operator that reads its result
         return bytes_if_stored(output, buffer, self.scopes.find(node.graph))
 
     def _settle(self, node: ir.Node) -> None:
-        """Remove a use of the operands of a node that is certain to go.
+        """Mark a node as certain to be folded, and release operands without other users.
 
-        A node none of whose results is needed any more is certain to go as well.
+        The producer of released operands is also certain to be folded if all its results are
+        released.
         """
         certain = [node]
         while certain:
@@ -250,7 +256,7 @@ class Sweep:
             has_bodies = self.scopes.parents
             del self.undecided[node]
             for value in filter(None, node.inputs):
-                # what a body reads stays bound: it may be wanted for the node that the body is of
+                # a value that a body reads remains bound, because the node of the body may read it
                 if has_bodies and value.graph is not graph:
                     continue
                 if value not in self._remaining:
@@ -268,7 +274,10 @@ class Sweep:
                     certain.append(producer)
 
     def _inline_if(self, node: ir.Node) -> list[ir.Node] | None:
-        """Replace an If whose condition is constant by the nodes of its branch; return these."""
+        """Replace an If with a constant condition by the nodes of its branch, and return these.
+
+        The result is None if the If is not replaced.
+        """
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
             return None
         condition = node.inputs[0]
@@ -287,7 +296,10 @@ class Sweep:
 
 
 def _content(buffer: Buffer | None) -> Hashable:
-    """Return the same for small buffers with the same dtype, shape and bytes, but no strings."""
+    """Return a key that is equal for small buffers with the same dtype, shape and bytes.
+
+    For large buffers and strings, the key is the buffer itself.
+    """
     if buffer is None or not buffer.is_known or buffer.nbytes > MOST_SIZES:
         return buffer
     kind = buffer.dtype, buffer.shape
@@ -295,12 +307,12 @@ def _content(buffer: Buffer | None) -> Hashable:
 
 
 def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
-    """Replace the If ``node`` by a branch's nodes and initializers; return the nodes.
+    """Replace the If ``node`` by a branch's nodes and initializers, and return the nodes.
 
-    The results keep the If's output names; other values of the branch keep theirs unless the model
-    uses them elsewhere (branches may name their values alike). Nodes keep their names unless
-    another node of the graph has the same name. A function has no initializers: they become nodes
-    there.
+    The results have the names of the If's outputs. Other values of the branch keep their names
+    unless the model uses them elsewhere, because both branches may use the same names. Nodes keep
+    their names unless another node of the graph has the same name. In a function, initializers
+    become Constant nodes.
     """
     node_names = names.nodes_in(scope.graph)
     node_names.discard(node.name or "")
@@ -312,7 +324,7 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
             constants.append(constant_node(tensor, node.name))
             take_over(value, constants[-1].outputs[0])
     outputs = list(branch.outputs)
-    branch.outputs.clear()  # an output belongs to its graph as long as it is one
+    branch.outputs.clear()  # an output of a graph cannot belong to another graph
     for value in list(branch.initializers.values()):
         assert value.name is not None
         del branch.initializers[value.name]
@@ -320,23 +332,25 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
         scope.graph.initializers.add(value)
     branch.remove(nodes := list(branch))
     nodes = [*constants, *nodes]
-    made = dict.fromkeys(value for inner in nodes for value in inner.outputs)
-    for value in made:
+    results_of_branch = dict.fromkeys(value for inner in nodes for value in inner.outputs)
+    for value in results_of_branch:
         names.make_unique(value)
     node.append(nodes)
     last = nodes[-1] if nodes else node
-    taken: set[ir.Value] = set()
+    replaced_outputs: set[ir.Value] = set()
     for result, output in zip(node.outputs, outputs, strict=False):
         if not result.name:  # an omitted output
             continue
-        if output not in made or output in taken or (result.is_graph_output() and uses(output)):
-            # it has a name of its own, or nodes read it that what an output declares may not fit
+        # A value that is not computed in the branch, or is returned twice, keeps its own name. The
+        # consumers of a graph output may require a more precise type than the If declares.
+        is_shared = output not in results_of_branch or output in replaced_outputs
+        if is_shared or (result.is_graph_output() and uses(output)):
             identity = ir.node("Identity", [output], num_outputs=1, name=node.name)
             last.append(identity)
             nodes.append(identity)
             last = identity
             output = identity.outputs[0]
-        taken.add(output)
+        replaced_outputs.add(output)
         take_over(result, output, declared=result.is_graph_output())
     remove_nodes([node])
     for inner in nodes:

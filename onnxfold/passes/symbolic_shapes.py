@@ -1,4 +1,4 @@
-"""Fold shape arithmetic, with dimensions that stay dynamic."""
+"""Fold shape arithmetic without fixing dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.sharing import Sharing
 
+# Maximum number of Reshape-like nodes between a value and an earlier one that can replace it.
 _LONGEST_CHAIN = 8
 
 
 class SymbolicShapes(ir.passes.InPlacePass):
     """Rewrite a model by its inferred shapes, without fixing dynamic dimensions.
 
-    Values that are the same in every run become constants: shapes, sizes, comparisons. A shape
-    operand becomes a constant if 0 and -1 can express the rest. Duplicate computations are merged,
-    shapes are assembled with the fewest nodes, and Reshape, Expand, Slice and the like are removed
-    if they change nothing.
+    Shapes, sizes and comparisons that are equal in every run become constants. A shape operand
+    becomes a constant if 0 and -1 can express its dynamic sizes. Duplicate computations are merged,
+    shapes are assembled with the fewest nodes, and ops such as Reshape, Expand and Slice are
+    removed if they have no effect.
     """
 
     def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:
@@ -39,7 +40,11 @@ class SymbolicShapes(ir.passes.InPlacePass):
         self._run = run
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Run the pass on a model. Raises UsageError for dimensions that cannot be fixed."""
+        """Run the pass on a model.
+
+        Raises:
+            UsageError: A dimension that the options fix cannot have this size.
+        """
         options = self._options
         fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         facts = facts_of(model)
@@ -58,10 +63,10 @@ class SymbolicShapes(ir.passes.InPlacePass):
 def _simplify(
     graph: ir.Graph, analysis: SymbolicAnalysis, edit: Edit, fresh: Collection[ir.Node]
 ) -> bool:
-    """Visit ``fresh`` nodes from last to first, so that only final results are stored.
+    """Simplify the nodes whose facts changed since the pass last ran (``fresh``).
 
-    Something was learned of these since the pass last ran. Returns whether one of them computes
-    with sizes.
+    The nodes are visited from last to first, so that only final results are stored. Return whether
+    one of them computes with symbolic sizes.
     """
     has_sizes = False
     for node in reversed(nodes_of(graph)):
@@ -88,10 +93,10 @@ def _simplify(
 
 
 def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
-    """Give a Reshape, Expand or Slice a constant operand, or replace it by a value of its shape.
+    """Replace the operand of a Reshape, Expand or Slice by a constant, or replace the node.
 
-    The rewrite is valid for every size of a legal input, including 0 and 1. Returns whether the
-    node has changed.
+    The node is replaced by an earlier value with the same elements and shape. The rewrite is valid
+    for all sizes of valid inputs, including 0 and 1. Return whether the node has changed.
     """
     if node.op_type not in _OPERANDS or node.domain or has_references(node):
         return False
@@ -122,7 +127,7 @@ def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> 
         elements = elements_of(application, analysis.of(node.outputs[0]).shape)
     except Undecided:
         return False
-    if not elements:  # the slice has all elements of the value
+    if not elements:  # the Slice returns all elements of its operand
         return edit.replace(node.outputs[0], value)
     numbers = [n for n in elements if isinstance(n, int)]
     if operand is None or fact is None or not is_open or len(numbers) < len(elements):
@@ -153,11 +158,11 @@ def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
 
 
 def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
-    """Return a constant operand with which Reshape makes the same shape.
+    """Return a constant operand with which Reshape returns the same shape.
 
-    Its elements are numbers, 0 for the input's size at that index, or one -1: only if no other can
-    be 0, as -1 is undefined without elements. A -1 of the operand may stay (not with ``allowzero``,
-    as the template is for a node without).
+    The elements are numbers, 0 for the input's size at that index, or one -1. A new -1 requires
+    that the other sizes are positive, because -1 is undefined for an empty tensor. A -1 of the
+    original operand is valid unless the node has ``allowzero``, which the rewrite removes.
     """
     sizes = reshape.shape(0)
     target = reshape.numbers(1)
@@ -169,41 +174,46 @@ def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
         for k, size in enumerate(result)
     ]
     if -1 in template:
-        place = template.index(-1)
-        others = [*result[:place], *result[place + 1 :]]
-        stays = target[place] == -1 and not reshape.attributes.get("allowzero")
-        if -1 in template[place + 1 :] or not (stays or all(map(algebra.is_positive, others))):
+        axis = template.index(-1)
+        others = [*result[:axis], *result[axis + 1 :]]
+        is_original = target[axis] == -1 and not reshape.attributes.get("allowzero")
+        if -1 in template[axis + 1 :]:
+            raise Undecided
+        if not is_original and not all(map(algebra.is_positive, others)):
             raise Undecided
     return template
 
 
 def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
-    """Return an operand with 1 for sizes of the input."""
+    """Return an operand with 1 for each size that equals that of the input."""
     sizes = expand.shape(0)
-    wanted = expand.numbers(1)
-    offset = len(wanted) - len(sizes)
+    target = expand.numbers(1)
+    offset = len(target) - len(sizes)
     return [
-        1 if k >= offset and size == sizes[k - offset] else size for k, size in enumerate(wanted)
+        1 if k >= offset and size == sizes[k - offset] else size for k, size in enumerate(target)
     ]
 
 
 def _slice(taken: Application, result: Shape | None) -> Sequence[Number]:
-    """Return ends, with the largest integer for the end of an axis; none if all axes are whole."""
+    """Return the ends of a Slice, with the largest integer for the end of an axis.
+
+    The result is empty if the Slice returns all elements.
+    """
     sizes = taken.shape(0)
     ranges = slice_ranges(taken, len(sizes))
     ends = [
-        _BEHIND if step > 0 and _reaches(taken.algebra, end, sizes[axis]) else end
+        _END_OF_AXIS if step > 0 and _reaches(taken.algebra, end, sizes[axis]) else end
         for axis, (_, end, step) in ranges.items()
     ]
     is_whole = all((start, step) == (0, 1) for start, _, step in ranges.values())
-    return [] if is_whole and set(ends) == {_BEHIND} else ends
+    return [] if is_whole and set(ends) == {_END_OF_AXIS} else ends
 
 
-_BEHIND = np.iinfo(np.int64).max
+_END_OF_AXIS = np.iinfo(np.int64).max
 
 
 def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
-    """Return whether an end is certainly at or behind the last element."""
+    """Return whether an end is certainly equal to or greater than the size."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
     if isinstance(end, int) and isinstance(size, int):
@@ -212,7 +222,7 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
 
 
 def _is_reshape(node: ir.Node) -> bool:
-    """Return whether a node returns its first operand with another shape, or the same."""
+    """Return whether a node returns the elements of its first operand in the same order."""
     definition = definition_of(node)
     return Trait.FREE in definition.traits and definition.carries(0)
 

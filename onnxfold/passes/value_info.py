@@ -1,4 +1,4 @@
-"""Write inferred types and shapes of values into the model."""
+"""The types and shapes of intermediate values that a model records (``value_info``)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.elementwise import Add
 from onnxfold.ops.windows import Conv
 
-# Older files have no types in function bodies.
+# The first IR version with types of values in function bodies.
 _FUNCTIONS_SINCE = 10
 
 
 class ValueInfo(ir.passes.InPlacePass):
     """Write the inferred dtypes and shapes of a model's values (its ``value_info``).
 
-    Inferred types replace those of the file, which stay only if nothing is inferred (an op of a
-    domain without inference). A symbolic size is written as the name of a dimension of the inputs
-    or as an expression of such names, ``2*seq``, which is valid in every run; a name of the file
-    stays if nothing contradicts it. Sizes that depend on data stay unknown. Inputs and outputs of
-    graphs are not changed.
+    Inferred types replace those of the file. Types of the file are kept only for ops of domains
+    without inference. A symbolic size is written as the name of a dimension of the inputs or as an
+    expression of such names, such as ``2*seq``, which is valid in every run. Other names in the
+    file are kept if they do not contradict inferred sizes. Sizes that depend on data are not
+    written. Inputs and outputs of graphs do not change.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -43,33 +43,38 @@ class ValueInfo(ir.passes.InPlacePass):
 
 
 def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
-    """Yield the results of nodes whose types the file may have."""
+    """Yield the results of nodes whose types a file can record."""
     for graph in analysis.scopes.graphs():
         if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
             continue
         for node in nodes_of(graph):
             if is_constant_node(node):
-                continue  # its tensor has the type
+                continue  # the tensor has the type
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
                     yield value
 
 
 def _varies(size: Any, facts: SymbolicAnalysis) -> bool:
-    """Return True for numbers, and for sizes that vary with those of inputs."""
+    """Return whether a size is a number or depends only on the sizes of inputs."""
     algebra = facts.algebra
-    inputs = facts.atoms_of_inputs
-    found = ((k, algebra.atoms[k]) for k in algebra.atoms_in(size))
-    return all(k in inputs or (a.op == "floor_div" and _varies(a.args[0], facts)) for k, a in found)
+    for index in algebra.atoms_in(size):
+        if index in facts.atoms_of_inputs:
+            continue
+        atom = algebra.atoms[index]
+        if atom.op != "floor_div" or not _varies(atom.args[0], facts):
+            return False
+    return True
 
 
 def drop_inferred(model: ir.Model) -> None:
     """Remove the recorded types and shapes of intermediate values that inference restores.
 
-    onnxruntime merges each recorded shape with the inferred one when it creates a session. A type
-    stays if it cannot be inferred (an op of another domain), if the record is more precise, or if
-    the value has a doc string or metadata. A shape that holds for some sizes of the inputs only is
-    removed: the inputs became dynamic later.
+    Fewer records make sessions start faster, because onnxruntime merges each recorded shape with
+    the inferred one. A type is kept if it cannot be inferred (an op of another domain), if the
+    record is more precise, or if the value has a doc string or metadata. A shape that is valid only
+    for some sizes of the inputs is removed. Such shapes are left over if the inputs were made
+    dynamic later.
     """
     analysis = facts_of(model).types
     for value in described_values(analysis):
@@ -90,9 +95,10 @@ def drop_inferred(model: ir.Model) -> None:
 
 
 def describe_sums(model: ir.Model) -> None:
-    """Record the shapes of convolutions with dynamic heights or widths that are added to something.
+    """Record the shapes of convolutions with dynamic heights or widths whose result is added.
 
-    onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
+    onnxruntime does not infer these shapes. It fuses the convolution and the addition only if the
+    recorded shapes are equal.
     """
     analysis = facts_of(model).types
     description = Description(analysis)
@@ -107,9 +113,10 @@ def describe_sums(model: ir.Model) -> None:
 
 
 def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis) -> None:
-    """Record the sizes that onnxruntime makes by constant scales where onnx infers other ones.
+    """Record the sizes that onnxruntime computes by constant scales if onnx infers other sizes.
 
-    onnxruntime then takes neither: by those of onnx, other operands may not fit.
+    A recorded shape prevents that onnxruntime uses the sizes of onnx's inference, which may
+    contradict those of other operands.
     """
     operands = list(filter(None, node.inputs[:3]))
     if node.domain or len(operands) < 2 or "axes" in node.attributes:
@@ -139,7 +146,7 @@ def fix_outputs(model: ir.Model) -> None:
 
 
 class Description:
-    """The types to write, with the names of one model."""
+    """Writes types of values, with names of dimensions from the model."""
 
     def __init__(self, analysis: SymbolicAnalysis) -> None:
         self._analysis = analysis
@@ -153,7 +160,7 @@ class Description:
         self._texts = Texts(analysis.algebra, taken | given.keys())
 
     def _names_of_the_file(self) -> dict[str, Expr | None]:
-        """Return the sizes by their names in the file; None for a name of several sizes."""
+        """Return the sizes by their names in the file, or None for a name of several sizes."""
         sizes: dict[str, Expr | None] = {}
         outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
         for value in (*outputs, *described_values(self._analysis)):
@@ -167,7 +174,7 @@ class Description:
                 size = fact.shape[k] if agree and fact.shape else None
                 known = size if isinstance(size, Expr) else None
                 if sizes.setdefault(dim.value, known) != known:
-                    sizes[dim.value] = None  # the name would imply that the two are equal
+                    sizes[dim.value] = None  # the name would imply that different sizes are equal
         return sizes
 
     def _shape(self, value: ir.Value, fact: Fact) -> ir.Shape | None:
@@ -188,13 +195,13 @@ class Description:
         return text
 
     def describe(self, value: ir.Value) -> bool:
-        """Write the type of a value; return whether it has changed."""
+        """Write the type of a value, and return whether it has changed."""
         fact = self._analysis.of(value)
         if fact.dtype is None or fact.other is not None:
             if value.type is None and value.shape is not None:
-                value.shape = None  # the file format has no shape without a type
+                value.shape = None  # the file format cannot store a shape without a type
                 return True
-            return False  # the file may have a type that is not inferred
+            return False  # the type of the file is kept
         before = (value.type, value.shape)
         value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)

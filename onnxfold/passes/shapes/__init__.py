@@ -1,1 +1,1 @@
-"""Changes of the pass symbolic-shapes: edits, shared shapes, and fixed dimensions."""
+"""Parts of the passes on shapes: edits, shape vectors, shared shapes, and fixed dimensions."""

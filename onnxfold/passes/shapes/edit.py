@@ -1,4 +1,4 @@
-"""Edit a graph by its symbolic analysis: constants, replacements, removal."""
+"""Edits of a graph that update its facts: constants, replacements and removal."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from onnxfold.ir.symbolic.fact import Array, of_array
 
 
 class Edit:
-    """Edits a model and keeps its facts up to date.
+    """Edits a model and updates its facts.
 
-    ``keeps`` returns whether the node that makes a value must stay.
+    ``keeps`` returns whether the producer of a value must not be removed.
     """
 
     def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
@@ -46,27 +46,26 @@ class Edit:
         value = self._constants.get(key)
         if value is None:
             names = self.facts.names
-            stem = like.name
-            value = insert_constant(before, names, array, stem=stem, in_function=in_function)
+            value = insert_constant(before, names, array, stem=like.name, in_function=in_function)
             self._analysis.set(value, of_array(array, ir.DataType.from_numpy(array.dtype)))
             if not in_function:  # all nodes of the graph can read an initializer
                 self._constants[key] = value
         return value
 
     def store(self, value: ir.Value, array: Array) -> bool:
-        """Make the value a constant, with its own name if it is a graph output."""
+        """Replace a value by a constant. A graph output keeps its name."""
         node = value.producer()
         if node is None or self._must_stay(node, value) or not self._may_be_constant(value):
             return False
         if not value.is_graph_output():
             return self._substitute(node, value, self.constant(array, value, node))
         if value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
-            return False  # a Constant node would replace it, with the elements
+            return False  # a Constant node would take more bytes than the node
         constant = constant_node(ir.Tensor(np.array(array), name=value.name), node.name)
         return self._substitute(node, value, self._before(node, constant, value))
 
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
-        """Replace a value by ``other``; a graph output keeps its name."""
+        """Replace a value by ``other``. A graph output keeps its name."""
         node = value.producer()
         if node is None or self._must_stay(node, value):
             return False
@@ -75,7 +74,7 @@ class Edit:
         if self._analysis.constness.tensor(other) is not None and not self._may_be_constant(value):
             return False
         if value.is_graph_output() and not can_take_name(value, other, self.keeps):
-            # onnxruntime empties strings that the body of a Loop passes on
+            # onnxruntime returns empty strings if a Loop body only forwards a string of outside
             is_emptied = value.dtype == ir.DataType.STRING and other.graph is not value.graph
             if len(node.inputs) < 2 or is_emptied:
                 return False
@@ -84,7 +83,7 @@ class Edit:
         return self._substitute(node, value, other)
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
-        """Replace an input of a node; remove nodes that only this input used."""
+        """Replace an input of a node, and remove nodes that only this input used."""
         before = node.inputs[position]
         set_input(node, position, value)
         self.changes += 1
@@ -96,12 +95,12 @@ class Edit:
         return may_be_constant(value, fact.dtype, fact.known)
 
     def _must_stay(self, node: ir.Node, value: ir.Value) -> bool:
-        """Return whether a node must stay even if its result is replaced."""
+        """Return whether a node must not be removed, even if its result is replaced."""
         others = [v for v in node.outputs if v is not value] if value.is_graph_output() else []
         return self.keeps(value) or any(is_used(v) or self.keeps(v) for v in others)
 
     def _before(self, node: ir.Node, new: ir.Node, value: ir.Value) -> ir.Value:
-        """Insert a node with the same result as another node before that one."""
+        """Insert a new node with the same result as a node before this node."""
         node.prepend(new)
         self._analysis.set(new.outputs[0], self._analysis.of(value))
         return new.outputs[0]

@@ -1,4 +1,4 @@
-"""Fix dynamic dimensions on request."""
+"""Fixing dynamic dimensions of inputs to sizes from the options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfold.ir.onnx_ir_private import nodes_of
 from onnxfold.support.errors import UsageError, suggestion
 
 KEY = "onnxfold.fixed_dims"
-"""Key of the model's metadata for fixed sizes: JSON of the dimensions and the shapes of inputs."""
+"""Metadata key of the model for fixed sizes. The value is JSON of dimensions and input shapes."""
 
 
 def fix_dims(
@@ -26,12 +26,22 @@ def fix_dims(
     input_shapes: Mapping[str, Sequence[int]],
     keep: Collection[str] = (),
 ) -> bool:
-    """Declare sizes of the inputs' dimensions, for all values with a dimension of the same name.
+    """Fix dimensions of the inputs, and of all values with dimensions of the same names.
 
-    In a shape of an input, -1 keeps the declared size; dimensions in ``keep`` stay dynamic even
-    there. The model's metadata records the sizes. Returns whether a size was fixed; raises
-    UsageError if a dimension or input does not exist, has another size, must be kept, or is too
-    large.
+    The metadata of the model records the sizes.
+
+    Args:
+        model: The model.
+        dims: Sizes by name of the dimension.
+        input_shapes: Shapes by name of the input. -1 does not change a size.
+        keep: Names of dimensions that remain dynamic, even if the shape of an input fixes them.
+
+    Returns:
+        Whether a size was fixed.
+
+    Raises:
+        UsageError: A dimension or input does not exist, has another size, must be kept, or is too
+            large.
     """
     if not dims and not input_shapes and not keep:
         return False
@@ -70,7 +80,8 @@ def fix_dims(
     if not sizes and not shapes:
         return False
     record: dict[str, dict[str, Any]] = {"dims": {}, "input_shapes": {}}
-    with contextlib.suppress(ValueError, TypeError, AttributeError):  # metadata of another program
+    # another program may have written invalid metadata
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
         earlier = json.loads(model.metadata_props.get(KEY, "{}"))
         record = {key: {**earlier.get(key, {})} for key in record}
     record["dims"].update(sizes)
@@ -84,11 +95,11 @@ def fix_dims(
 def _collect(
     value: ir.Value, shape: Sequence[int], sizes: dict[str, int], keep: Collection[str]
 ) -> list[int | ir.SymbolicDim]:
-    """Return the shape of an input; add the resulting sizes of its named dimensions."""
+    """Return the shape of an input, and add the sizes of its named dimensions to ``sizes``."""
     name = value.name
     if value.shape is None:
         if any(size < 0 for size in shape):
-            raise UsageError(f"input {name!r} declares no shape: all sizes are needed")
+            raise UsageError(f"input {name!r} declares no shape; give all its sizes")
         return list(shape)
     if len(value.shape) != len(shape):
         raise UsageError(f"input {name!r} has {len(value.shape)} axes, not {len(shape)}")
@@ -108,7 +119,11 @@ def _collect(
 
 
 def check_fit(model: ir.Model) -> None:
-    """Raise UsageError for a node that fails in every run: sizes that must be equal differ."""
+    """Raise an error if fixed sizes make a node fail in every run.
+
+    Raises:
+        UsageError: Two sizes that must be equal are different numbers.
+    """
     analysis = facts_of(model).types
     opset = storage.onnx_opset(model.opset_imports)
     for node in nodes_of(model.graph):

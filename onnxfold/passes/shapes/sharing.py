@@ -1,4 +1,4 @@
-"""Share shapes that are computed repeatedly, and rebuild those with more nodes than necessary."""
+"""Sharing equal shape vectors, and rebuilding vectors that take more nodes than necessary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxfold.passes.shapes.vectors import Segment, ShapeVectors
 
 
 class Sharing:
-    """Visits nodes from first to last; later ones reuse values computed before.
+    """Replaces shape vectors by equal ones that were computed before.
 
     A shape vector with users other than shape arithmetic is rebuilt from shapes of tensors and from
     existing vectors, if that takes fewer nodes than it removes.
@@ -63,7 +63,7 @@ class Sharing:
         made = [output for use in uses(value) for output in use.node.outputs]
         if all(self._analysis.of(output).is_symbolic for output in made):
             return
-        if len(unused_without([node], ())) < 2:  # rebuilding takes one node at least
+        if len(unused_without([node], ())) < 2:  # rebuilding takes at least one node
             return
         best: list[Segment] = []
         least = 0
@@ -84,7 +84,7 @@ def values_of_segments(segments: Iterable[Segment]) -> list[ir.Value]:
 
 
 def unused_without(nodes: Iterable[ir.Node], needed: Collection[ir.Value]) -> set[ir.Node]:
-    """Return nodes and the nodes that only they use, except the producers of ``needed``."""
+    """Return the given nodes and the nodes that only they use, except producers of ``needed``."""
     removed = set(nodes)
     kept = {value.producer() for value in needed}
     pending = list(removed)

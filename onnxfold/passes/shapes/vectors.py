@@ -1,4 +1,4 @@
-"""Assemble shape vectors of existing vectors, constants and shapes of tensors."""
+"""Assembling shape vectors from existing vectors, constants and shapes of tensors."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Segment:
 
 
 class ShapeVectors:
-    """The values of a graph, and of the graphs around it, that shape vectors can be assembled of.
+    """The values of a graph and its outer graphs from which shape vectors can be assembled.
 
-    What depends on runtime constants only is not made to depend on other inputs that happen to have
-    the same sizes: it could no longer run once.
+    A vector that depends only on runtime constants is not assembled from other inputs with the same
+    sizes. Otherwise it would have to be computed in every run.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ShapeVectors:
         self._sources: list[dict[tuple[Expr, Constness], list[tuple[ir.Value, int]]]] = []
 
     def enter(self, graph: ir.Graph) -> None:
-        """Begin with a graph, which can use the values remembered so far."""
+        """Start a graph, which can also use the values of its outer graphs."""
         self._values.append({})
         self._sources.append({})
         for value in graph.inputs:
@@ -80,7 +80,8 @@ class ShapeVectors:
         for values, level in itertools.product(self._values, _LEVELS[self._constness.of(like) :]):
             found = values.get((fact, level))
             if found is not None:
-                if (found.producer() or found).graph is not None:  # it has not been removed
+                is_removed = (found.producer() or found).graph is None
+                if not is_removed:
                     return found
                 del values[fact, level]
         return None
@@ -90,7 +91,10 @@ class ShapeVectors:
         return 1 if scope is None else scope.opsets.get("", 1)
 
     def segments(self, items: list[Number], reuse: bool, like: ir.Value) -> list[Segment]:
-        """Split the vector into a few segments, from the front; empty if one has no value."""
+        """Split a vector into segments, starting at the first element.
+
+        The result is empty if an element is not available.
+        """
         parts: list[Segment] = []
         k = 0
         while k < len(items):
@@ -104,9 +108,10 @@ class ShapeVectors:
     def _segment(
         self, items: list[Number], start: int, reuse: bool, like: ir.Value
     ) -> Segment | None:
-        """Return the longest next segment; in case of a tie, first a constant, then a vector.
+        """Return the longest segment from ``start`` on.
 
-        With ``reuse`` constants and existing vectors are preferred to a longer shape.
+        If lengths are equal, a constant is preferred to a vector, and a vector to a shape. With
+        ``reuse``, constants and existing vectors are preferred even to a longer shape.
         """
         best = self._from_shape(items, start, like)
         least = 1 if best is None or reuse else best.length
@@ -127,14 +132,15 @@ class ShapeVectors:
     def _from_shape(self, items: list[Number], start: int, like: ir.Value) -> Segment | None:
         """Return the longest segment of an existing tensor's shape from ``start`` on."""
         sizes = ((k, size) for k, size in enumerate(items[start:]) if isinstance(size, Expr))
-        place, first = next(sizes, (0, None))  # the segment must include a symbolic size
+        # position of the first symbolic size, which the segment must include
+        position, first = next(sizes, (0, None))
         if first is None:
             return None
         levels = itertools.product(self._sources, _LEVELS[self._constness.of(like) :])
         known = [pair for sources, level in levels for pair in sources.get((first, level), ())]
-        found = [self._segment_of(items[start:], source, axis - place) for source, axis in known]
-        long = [part for part in found if part is not None and part.length > place]
-        return max(long, key=lambda part: part.length, default=None)
+        found = [self._segment_of(items[start:], source, axis - position) for source, axis in known]
+        candidates = [part for part in found if part is not None and part.length > position]
+        return max(candidates, key=lambda part: part.length, default=None)
 
     def _segment_of(self, items: list[Number], source: ir.Value, axis: int) -> Segment | None:
         if axis < 0 or (source.producer() or source).graph is None:
@@ -144,7 +150,7 @@ class ShapeVectors:
         return Segment(len(list(same)), source=source, axis=axis)
 
     def cost(self, parts: Sequence[Segment], node: ir.Node) -> int:
-        """Return the number of new nodes; a Shape for several segments counts once."""
+        """Return the number of new nodes. A Shape for several segments counts once."""
         count = int(len(parts) > 1)
         shapes: set[object] = set()
         for part in parts:
@@ -162,20 +168,23 @@ class ShapeVectors:
     def assemble(
         self, parts: Sequence[Segment], like: ir.Value, node: ir.Node, *, is_last: bool = True
     ) -> ir.Value:
-        """Return the vector of some segments; new nodes are inserted before ``node``.
+        """Assemble a vector from segments. New nodes are inserted before ``node``.
 
         Args:
             parts: The segments.
-            like: A value from whose name the new names are made.
+            like: A value whose name is the prefix of new names.
             node: A node that can read all segments.
-            is_last: Whether no value was remembered that this node cannot read.
+            is_last: Whether this node can read all remembered values.
+
+        Returns:
+            The vector.
         """
         values = [self._value(part, like, node, is_last) for part in parts]
         if len(values) == 1:
             return values[0]
         items = [item for value in values for item in self._elements(value)]
         fact = self.list_of_sizes(items)
-        return self._made("Concat", values, {"axis": 0}, node, fact, like, is_last)
+        return self._insert("Concat", values, {"axis": 0}, node, fact, like, is_last)
 
     def _elements(self, vector: ir.Value) -> list[Number]:
         elements = self._analysis.of(vector).objects
@@ -195,12 +204,12 @@ class ShapeVectors:
             return found
         if part.length == len(shape) or self._version(node) >= 15:
             attributes = {} if part.length == len(shape) else {"start": part.axis, "end": end}
-            return self._made("Shape", [part.source], attributes, node, fact, like, is_last)
-        whole = self._value(Segment(len(shape), source=part.source), like, node, is_last)
-        places = self._edit.constant(np.arange(part.axis, end), like, node)
-        return self._made("Gather", [whole, places], {}, node, fact, like, is_last)
+            return self._insert("Shape", [part.source], attributes, node, fact, like, is_last)
+        complete = self._value(Segment(len(shape), source=part.source), like, node, is_last)
+        indices = self._edit.constant(np.arange(part.axis, end), like, node)
+        return self._insert("Gather", [complete, indices], {}, node, fact, like, is_last)
 
-    def _made(
+    def _insert(
         self,
         op_type: str,
         inputs: list[ir.Value],

@@ -1,1 +1,1 @@
-"""The operating system, processes, files, tables and errors."""
+"""Access to the operating system, processes, files and onnxruntime, and tables and errors."""

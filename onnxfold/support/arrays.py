@@ -10,7 +10,7 @@ Array = npt.NDArray[Any]
 
 
 def distinct(array: Array) -> Array:
-    """Return the array without the axes that only repeat its elements."""
-    once = [slice(0, 1) if stride == 0 else slice(None) for stride in array.strides]
-    index = (*once, ...)  # for an array without axes, the ellipsis gives an array, not an element
+    """Return a view with size 1 along the axes that repeat elements."""
+    slices = [slice(0, 1) if stride == 0 else slice(None) for stride in array.strides]
+    index = (*slices, ...)  # without axes, the ellipsis makes the result an array, not an element
     return array[index]

@@ -1,7 +1,7 @@
 """The family of the CPU of this process.
 
-onnxruntime has other code for other families, with other results where IEEE 754 leaves a choice or
-the code is an approximation.
+onnxruntime has different code for each family. The results differ where IEEE 754 allows several
+results or the code is an approximation.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import platform
 
 
 class CpuFamily(enum.Enum):
-    """A set of CPUs for which onnxruntime computes elementary operations alike."""
+    """A set of CPUs for which onnxruntime computes elementary operations with equal results."""
 
     X86_64 = "x86-64"
     ARM64 = "arm64"
     OTHER = "other"
-    """No CPU of these was tested."""
+    """CPUs that were not tested."""
 
 
 _MACHINES = {
@@ -26,7 +26,7 @@ _MACHINES = {
     "aarch64": CpuFamily.ARM64,
     "arm64": CpuFamily.ARM64,
 }
-"""Names of machines in lower case; Windows and macOS have other names than Linux."""
+"""Names of machines in lower case. Windows and macOS use other names than Linux."""
 
 
 @functools.cache

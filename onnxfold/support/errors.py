@@ -1,4 +1,4 @@
-"""Errors of the library: every one names the file, the node and the reason where they are known."""
+"""Errors of the library. Messages name the file, the node and the reason if they are known."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ _spellings: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("
 
 
 def option(argument: str) -> str:
-    """Return what the user types for an argument of a public function: ``fold_quantized`` in
-    Python, ``--fold-quantized`` on the command line.
+    """Return the spelling of an argument of a public function for messages.
+
+    It is ``fold_quantized`` in Python and ``--fold-quantized`` on the command line. The spelling is
+    a property of the context, because errors, warnings, reasons, tables and reports contain it.
     """
     return _spellings.get({}).get(argument, argument)
 
 
 @contextlib.contextmanager
 def spelled(options: Mapping[str, str]) -> Iterator[None]:
-    """Let `option` return other spellings in this context, but for arguments that are not given."""
+    """Change the spellings that `option` returns in this context.
+
+    Args:
+        options: The new spellings by argument. Those of other arguments do not change.
+    """
     token = _spellings.set({**_spellings.get({}), **options})
     try:
         yield
@@ -29,7 +35,7 @@ def spelled(options: Mapping[str, str]) -> Iterator[None]:
 
 
 def spellings() -> dict[str, str]:
-    """Return the spellings of this context, to pass them to another process."""
+    """Return the spellings of this context, for example to pass them to another process."""
     return dict(_spellings.get({}))
 
 
@@ -37,9 +43,9 @@ class OnnxFoldError(Exception):
     """Base of all errors that onnxfold raises for bad input or usage.
 
     Args:
-        reason: What is wrong, in one sentence.
-        file: The file concerned.
-        node: The name (or op type) of the node or value concerned.
+        reason: The problem, in one sentence.
+        file: The file with the problem.
+        node: The name (or op type) of the node or value with the problem.
     """
 
     def __init__(
@@ -62,7 +68,7 @@ class OnnxFoldError(Exception):
 
 @contextlib.contextmanager
 def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
-    """What goes wrong in this context is about a file: errors that name none name it."""
+    """Add a file to errors in this context that do not name one."""
     try:
         yield
     except OnnxFoldError as error:
@@ -74,7 +80,13 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def suggestion(name: str, known: Collection[str], most: int = 12) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or some."""
+    """Return the end of a message about an unknown name.
+
+    Args:
+        name: The unknown name.
+        known: The valid names.
+        most: The maximum number of names to list if none is similar.
+    """
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known)[:20_000], 1)
@@ -85,12 +97,12 @@ def suggestion(name: str, known: Collection[str], most: int = 12) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """Return the text, or its beginning and its end, which says why."""
+    """Return the text, or the start and the end of a long text. The end often has the reason."""
     return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
 
 
 def printable(text: str) -> str:
-    """Return the text without line ends, and without what a terminal would obey."""
+    """Return the text with escaped line breaks and control characters of terminals."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -101,7 +113,7 @@ class ModelError(OnnxFoldError):
 
 
 class MissingFileError(ModelError, FileNotFoundError):
-    """A file does not exist. It can be caught as Python's ``FileNotFoundError``, too."""
+    """A file does not exist. Handlers of Python's ``FileNotFoundError`` also catch this error."""
 
     def __init__(self, *, file: str | os.PathLike[str]) -> None:
         super().__init__("no such file", file=file)
@@ -114,8 +126,8 @@ class ExternalDataError(ModelError):
 
 
 class UsageError(OnnxFoldError):
-    """An option or argument cannot be used as given."""
+    """An option or argument is invalid."""
 
 
 class CheckFailedError(OnnxFoldError):
-    """The optimized model does not compute what the original computes."""
+    """The outputs of the optimized model differ from those of the original."""

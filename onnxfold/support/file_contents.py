@@ -1,8 +1,8 @@
 """Hashes of the content of files, recorded with the status of the files.
 
 The status of a file is its device, inode and size, and the times of its last modification and
-status change. `recorded` reads the content again only if a status differs from the recorded one. A
-modification time alone does not identify a content: ``cp -p``, ``rsync -t`` and ``tar`` restore old
+status change. `recorded` reads the content again only if a status differs from the recorded one.
+The modification time is not sufficient, because ``cp -p``, ``rsync -t`` and ``tar`` restore old
 times.
 """
 
@@ -26,12 +26,12 @@ logger = logging.getLogger("onnxfold")
 Status = list[int]
 
 _BLOCK = 1 << 18
-"""Bytes that are read at once; two blocks may stay in the heap."""
+"""Bytes per read. Up to two blocks remain in the heap afterwards."""
 
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    if path.exists() and not path.is_file():  # a named pipe or a device has no end
+    if path.exists() and not path.is_file():  # reading a named pipe or a device may not end
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -64,7 +64,7 @@ def describe(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     Returns:
         ``files``: The statuses by name.
         ``digest``: The hash of `hash_files`.
-        ``settled``: Whether the last change was long enough ago that a later change has another
+        ``settled``: Whether the last change is old enough that any later change has a different
         time.
     """
     found = statuses(folder, names)
@@ -88,7 +88,7 @@ def recorded(path: Path) -> dict[str, Any] | None:
             if now["digest"] != record["digest"]:
                 return None
             record.update(now)
-            with contextlib.suppress(OSError):  # the record is used again as it is
+            with contextlib.suppress(OSError):  # without the update, later calls hash again
                 write_record(path, record)
         return record
     except (OSError, ValueError, LookupError, TypeError) as error:  # missing or damaged

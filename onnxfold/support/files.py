@@ -1,12 +1,12 @@
-"""Write files atomically.
+"""Atomic writes of files, locks, and temporary folders.
 
-New files are written beside their target under temporary names, and synced. One rename is the
-commit. A writer holds a lock file beside its target meanwhile. The system releases the lock of a
-killed process, but its file stays: the next process that acquires the lock removes the leftover
-temporary files of the target.
+New files are written and synced in the folder of their target under temporary names. A rename then
+commits them. A writer holds a lock file in the same folder meanwhile. If the process is killed, the
+system releases the lock, but the lock file and temporary files remain. The next process that
+acquires the lock removes the temporary files of the target.
 
-A forked process inherits the open contexts of its parent. The files and folders still belong to the
-parent, so a context that exits in the child removes nothing.
+A forked process inherits the open contexts of its parent. The files and folders belong to the
+parent, so a context that exits in the child does not remove them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from onnxfold.support.process_state import THIS_PROCESS
 from onnxfold.support.system import CAN_REMOVE_OPEN_FILES, copy_permissions, create_file
 
 RECENT = 2_000_000_000
-"""Nanoseconds in which a file may change again and have the same times of change."""
+"""Nanoseconds within which two changes of a file may have the same time."""
 
 _LOCK = "lock"
+# File systems limit names to 255 bytes. This leaves room for prefix and suffix.
+_MAX_NAME_BYTES = 200
 
 
 @dataclass
 class NewFile:
-    """A temporary file: its descriptor for reading and writing, -1 if closed, and its path."""
+    """A temporary file with its path and its descriptor, which is -1 if it is closed."""
 
     fd: int
     path: str
 
     def close(self) -> None:
-        """Close the descriptor if it is open. Windows does not rename open files."""
+        """Close the descriptor if it is open, because Windows does not rename open files."""
         if self.fd >= 0:
             descriptor, self.fd = self.fd, -1
             os.close(descriptor)
@@ -58,7 +60,7 @@ def os_error(error: OSError, path: str) -> OnnxFoldError:
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
-    """Refuse a path to write to that cannot be one: an empty one, or one with a NUL character."""
+    """Raise a UsageError if a path to write to is empty or contains a NUL character."""
     name = os.fsdecode(os.fspath(path))
     if not name or "\0" in name:
         raise UsageError(f"{name!r} names no file or folder")
@@ -67,13 +69,17 @@ def check_path(path: str | os.PathLike[str]) -> None:
 def prefix(target: str) -> str:
     """Return the common prefix of the paths of temporary files of ``target``."""
     folder, name = os.path.split(target)
-    if len(os.fsencode(name)) > 200 or not is_text(name):  # models may refer to such files
+    # models refer to external data by name, so the name must be valid text
+    if len(os.fsencode(name)) > _MAX_NAME_BYTES or not is_text(name):
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
     return os.path.join(folder, f".{name}.onnxfold-")
 
 
 def is_text(name: str) -> bool:
-    """Return whether the name of a file is valid text for a model, as names may be any bytes."""
+    """Return whether the name of a file is valid UTF-8, as models require.
+
+    On POSIX systems, names can be arbitrary bytes.
+    """
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -82,16 +88,19 @@ def is_text(name: str) -> bool:
 
 
 def temporary_path(target: str, kind: str = "tmp") -> str:
-    """Return a new path for a temporary file or folder of ``target``, in the same folder. Those
-    that end in ``tmp`` are removed when the target is locked next.
+    """Return a new path for a temporary file or folder of ``target``, in the same folder.
+
+    Leftovers of the kind ``tmp`` are removed when the target is locked next.
     """
     return f"{prefix(target)}{secrets.token_hex(4)}.{kind}"
 
 
 @contextlib.contextmanager
 def locked(target: str) -> Iterator[bool]:
-    """Hold the lock of ``target``; leftovers of a killed process are removed first. The value of
-    the context is whether the lock file existed: of another process, or a leftover.
+    """Hold the lock of ``target``, after removing leftovers of killed processes.
+
+    The value of the context is whether the lock file existed. It may belong to another process, or
+    may be a leftover.
     """
     path = prefix(target) + _LOCK
     found = os.path.lexists(path)
@@ -100,9 +109,13 @@ def locked(target: str) -> Iterator[bool]:
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
-    """Remove what killed processes have left of targets in a folder, by a pattern of names.
+    """Remove temporary files of killed processes from a folder.
 
-    On Windows, this includes files that were open or mapped when their process removed them.
+    On Windows, this includes files that could not be removed because they were open or mapped.
+
+    Args:
+        folder: The folder of the targets.
+        name: A glob for the names of the targets.
     """
     found = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}"))
     if not CAN_REMOVE_OPEN_FILES:
@@ -115,10 +128,10 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
 
 @contextlib.contextmanager
 def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator[None]:
-    from filelock import FileLock  # the command line must show its help without this package
+    from filelock import FileLock  # the command line shows its help even without this package
 
     owner = os.getpid()
-    if not is_new:  # filelock retries forever if a file cannot be created, as below /proc
+    if not is_new:  # filelock retries forever if a file cannot be created, for example in /proc
         os.close(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666))
     with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
         try:
@@ -129,13 +142,16 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
             yield
         finally:
             if os.getpid() == owner:
-                remove(lock)  # before the release: filelock does not acquire a missing lock file
+                # before the release, because filelock does not acquire a removed lock file
+                remove(lock)
 
 
 @contextlib.contextmanager
 def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
-    """Create a temporary file with the permissions of ``target``, whose lock should be held, to be
-    renamed. If it is not renamed, it is removed at the end.
+    """Create a temporary file with the permissions of ``target``.
+
+    The caller should hold the lock of the target. The file is removed at the end of the context
+    unless the caller has renamed it.
     """
     owner = os.getpid()
     new = NewFile(-1, path or temporary_path(target))
@@ -152,7 +168,7 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
 
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
-    """Write a file that replaces ``target`` at the end, unless there is an error."""
+    """Write a file that replaces ``target`` at the end, unless an error occurs."""
     with locked(target), new_file(target) as new:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
@@ -161,37 +177,40 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 
 
 def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
-    """Rename a closed file over the one at a path, of which mappings stay valid.
+    """Replace the file at a path by a closed file. Memory mappings of the old file remain valid.
 
     Args:
         new: The path of the new file.
-        path: The path that it gets.
-        target: The target whose lock is held; None for the path itself.
+        path: The path to replace.
+        target: The target whose lock is held, or None for the path.
 
     Returns:
-        A path of the replaced file if that cannot be removed yet, as it is mapped on Windows. The
-        file is removed when the target is locked next.
+        The new path of the old file if it is mapped on Windows and cannot be removed yet. It is
+        removed when the target is locked next.
     """
     return system.replace_file(new, path, lambda: temporary_path(target or path))
 
 
 def remove_of(target: str, path: str) -> str | None:
-    """Remove a file that belongs to a target, ignoring errors; see `put_in_place`."""
+    """Remove a file that belongs to a target, and ignore errors. See `put_in_place`."""
     with contextlib.suppress(OSError):
         return system.remove_file(path, lambda: temporary_path(target))
     return None
 
 
 def rename_folder(folder: str, path: str) -> None:
-    """Rename a folder to a path without one. On Windows, no file in it may be in use."""
+    """Rename a folder to a path that does not exist.
+
+    On Windows, this fails if a file in the folder is in use.
+    """
     _end_unused_mappings()
     os.rename(folder, path)
 
 
 def _end_unused_mappings() -> None:
-    """Destroy objects that nothing uses, on Windows, which does not remove their mapped files.
+    """Collect garbage on Windows, which does not remove files that are mapped.
 
-    Models and graphs are reference cycles.
+    Unused models and graphs are reference cycles, which keep their files mapped until then.
     """
     if not CAN_REMOVE_OPEN_FILES:
         gc.collect()
@@ -199,9 +218,17 @@ def _end_unused_mappings() -> None:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
-    """Create a folder, which is removed at the end; return its real path. The folder of a killed
-    process is removed by the first call of another process with the same purpose and parent (None:
-    the folder of temporary files).
+    """Create a temporary folder, which is removed at the end of the context.
+
+    The first call of a process also removes folders of killed processes with the same purpose and
+    parent.
+
+    Args:
+        purpose: The prefix of the folder's name.
+        parent: The folder in which it is created. None for the system's folder of temporary files.
+
+    Yields:
+        The real path of the folder.
     """
     owner = os.getpid()
     parent = os.path.realpath(parent or tempfile.gettempdir())
@@ -224,7 +251,7 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
 def folder_of(owner: object, purpose: str) -> str:
     """Create a temporary folder that is removed when its owner is destroyed, or Python exits.
 
-    A forked process must create its own: the folder is removed with the owner in this process.
+    A forked process must create its own folder, because this process removes the folder.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(scratch_folder(purpose))
@@ -238,6 +265,6 @@ def _remove_scratch(parent: str, purpose: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove ``path``, ignoring a missing file and errors."""
+    """Remove a file, and ignore errors such as a missing file."""
     with contextlib.suppress(OSError):
         os.unlink(path)

@@ -1,14 +1,14 @@
-"""Keep forked processes from using what belongs to their parent.
+"""Locks and containers that remain valid in forked processes.
 
-A fork copies the memory of a process, but only the thread that forks. Locks that other threads hold
-stay locked in the child, its copies of pipes keep the parent's helper processes alive, and the
-threads of the parent's sessions do not exist. Servers fork: gunicorn, multiprocessing, PyTorch's
-DataLoader.
+A fork copies the memory of a process, but only the thread that forks. In the child, locks of other
+threads remain locked, copies of pipes keep the parent's helper processes alive, and the threads of
+the parent's sessions do not exist. Processes are forked by servers such as gunicorn, by
+multiprocessing, and by PyTorch's DataLoader.
 
-Locks are therefore a `Lock`. A value that no forked process can use, such as a session of
+Locks are therefore a `Lock`. A value that a forked process cannot use, such as a session of
 onnxruntime, is in a `ProcessLocal`. Other objects that own a thread, a process or a pipe register a
-function that resets them in the child (`reset_after_fork`). This module is the only one whose
-functions are called at forks.
+function that resets them in the child (`reset_after_fork`). No other module registers functions
+that are called at forks.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ def reset_after_fork(owner: Owner, reset: Callable[[Owner], None]) -> None:
 
 @contextlib.contextmanager
 def delayed_forks() -> Iterator[None]:
-    """Let forks by other threads wait until the context ends, which must be soon."""
+    """Delay forks by other threads until the context ends. The context must be short."""
     with _fork_lock:
         yield
 
 
 def never_destroy(value: object) -> None:
-    """Keep an object until the process ends, also while the interpreter shuts down.
+    """Prevent that an object is destroyed, even when the interpreter shuts down.
 
-    The destructor of an object with threads waits for them, and in a forked process they do not
-    exist.
+    The destructor of an object with threads waits for these. In a forked process they do not exist,
+    so it would wait forever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 class Lock:
-    """A `threading.Lock` that a forked process finds released, whichever thread held it."""
+    """A `threading.Lock` that is released in a forked process, even if another thread held it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,9 +90,9 @@ class Lock:
 
 
 class ProcessLocal(Generic[Value]):
-    """A value that each process makes for itself, such as a session with threads or a folder.
+    """A value that each process creates for itself, such as a session with threads or a folder.
 
-    A forked process makes a new value. It never destroys the value of its parent.
+    A forked process creates a new value. It never destroys the value of its parent.
     """
 
     def __init__(self) -> None:
@@ -102,11 +102,11 @@ class ProcessLocal(Generic[Value]):
 
     @property
     def value(self) -> Value | None:
-        """The value of this process; None if it has not made one."""
+        """The value of this process, or None if it does not exist."""
         return self._value
 
     def get(self, make: Callable[[], Value]) -> Value:
-        """Return the value. The first thread makes it, and others wait meanwhile.
+        """Return the value. The first thread creates it, and others wait meanwhile.
 
         If ``make`` raises an exception, the next call tries again.
         """
@@ -120,7 +120,7 @@ class ProcessLocal(Generic[Value]):
         return value
 
     def set(self, value: Value | None) -> None:
-        """Replace the value; None removes it."""
+        """Replace the value. None removes it."""
         self._value = value
 
     def _abandon(self) -> None:
@@ -136,8 +136,9 @@ else:
     class cached_property(functools.cached_property):
         """`functools.cached_property` without a lock, as in Python 3.12.
 
-        Before, one lock is held for all instances while a value is computed, and a process that is
-        forked meanwhile finds it locked. Without the lock, two threads may compute the same value.
+        Older versions hold one lock for all instances while a value is computed. In a process that
+        is forked meanwhile, this lock is never released. Without the lock, two threads may compute
+        the same value.
         """
 
         def __get__(self, instance, owner=None):

@@ -1,17 +1,17 @@
-"""Run functions of this package, and commands, in separate processes.
+"""Functions that run functions of this package, or commands, in separate processes.
 
-Such a function takes and returns a JSON-ready document and a list of arrays. Requests and answers
-are lines of JSON on the standard input and output of the process; arrays are memory-mapped files in
-the scratch folder of the call, which also holds temporary files.
+Arguments and results of such a function are a JSON document and a list of arrays. Requests and
+answers are lines of JSON on the standard input and output of the process. Arrays are memory-mapped
+files in the scratch folder of the call, which also contains temporary files.
 
-Each process leads a process group (and session) of its own. The group is ended when the process is
-closed, when a call exceeds its time limit, and when the caller was killed, which closes the
-standard input: SIGTERM first, then SIGKILL. The scratch folder is removed with its contents.
+Each process leads its own process group and session. The group receives SIGTERM, then SIGKILL, when
+the process is closed, when a call exceeds its time limit, and when the caller is killed, which
+closes the standard input. The scratch folder is removed with its contents.
 
-Processes belong to a group (`Processes`): one that all threads share, or one of the current thread.
-A group keeps a bounded number of idle processes for later calls of any thread (`run(keep=True)`),
-and each of them ends itself when it has been idle for a while. A forked process does not use the
-processes of its parent: it closes its copies of their pipes and starts its own.
+Processes belong to a group (`Processes`) of the current thread or one that all threads share. A
+group keeps a limited number of idle processes for later calls of any thread (`run(keep=True)`). An
+idle process ends itself after some time. A forked process does not use the processes of its parent.
+It closes its copies of their pipes and starts its own processes.
 """
 
 from __future__ import annotations
@@ -46,24 +46,30 @@ _PROGRAM = (
     "import sys; idle_seconds = float(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
     "from onnxfold.support.isolated import main; main(idle_seconds)"
 )
-# Seconds from the request to end a group until it is killed.
+# Seconds between the request to end a group and killing it.
 _GRACE = 5.0
-_PROBE = 1 << 16  # bytes, more than the system may buffer of a full file system
-_KEPT_OUTPUT = 1 << 16  # bytes that are kept of the start of the output, and of its end
-_MOST_IDLE = min(4, os.cpu_count() or 1)  # processes of 60 MB
-_IDLE_SECONDS = 30.0  # more than models of a batch or starts of sessions are apart
-_IDLE_END = {"idle": True}  # the line that an idle process writes before it ends itself
-_READ_BYTES = 1 << 16  # of an answer, at a time
+# Bytes whose write fails on a full file system, even if the system buffers some of them.
+_PROBE = 1 << 16
+# Bytes that are kept of the start of the output, and of its end.
+_KEPT_OUTPUT = 1 << 16
+# Maximum number of idle processes. Each takes about 60 MB.
+_MAX_IDLE = min(4, os.cpu_count() or 1)
+# Longer than the time between models of a batch or between starts of sessions.
+_IDLE_SECONDS = 30.0
+# The line that an idle process writes before it ends itself.
+_IDLE_END = {"idle": True}
+# Bytes of an answer that are read at once.
+_READ_BYTES = 1 << 16
 
 
 class Failure(Exception):
-    """A function in another process failed; the message is one line.
+    """A function in another process failed. The message is one line.
 
     Attributes:
-        kind: The class of the exception that the function raised; "late" if it exceeded its time
-            limit, "ended" if the process ended, "stopped" if no processes are started any more.
+        kind: The class of the exception that the function raised. "late" if it exceeded its time
+            limit, "ended" if the process ended, "stopped" if the group of processes is closed.
         code: The exit code of a process that ended, -n for signal n.
-        output: The output of the process; the start and the end if it is long.
+        output: The output of the process, or the start and the end of a long output.
     """
 
     def __init__(self, message: str, kind: str, *, code: int = 0, output: str = "") -> None:
@@ -85,35 +91,37 @@ def run(
     grace: float = _GRACE,
     processes: Processes | None = None,
 ) -> tuple[Any, list[Array]]:
-    """Run a function in another process; raise a `Failure` if it raises, is late or its process
-    ends.
+    """Run a function in another process.
 
     Args:
-        function: A function of a module: ``"package.module:function"``.
-        request: Its first argument, JSON-ready.
-        arrays: Its second argument. Arrays of any type of NumPy and ml_dtypes but objects.
-        seconds: Limit of wall time; None for no limit.
-        cpu_seconds: Limit of CPU time; 0 for no limit.
-        memory: Limit of private memory in bytes, see `system.limited`; None for no limit.
+        function: A function of a module, as ``"package.module:function"``.
+        request: Its first argument, which JSON can represent.
+        arrays: Its second argument, arrays of any dtype of NumPy and ml_dtypes except objects.
+        seconds: Limit of wall time, or None.
+        cpu_seconds: Limit of CPU time, or 0 for no limit.
+        memory: Limit of private memory in bytes, see `system.limited`, or None.
         keep: Whether to use an idle process, and to keep the process for later calls unless the
             call fails.
-        grace: Seconds from the request to end the process until it is killed.
-        processes: The group of the process; None for the group of the current thread.
+        grace: Seconds between the request to end the process and killing it.
+        processes: The group of the process. None for the group of the current thread.
 
     Returns:
-        The answer and the arrays of the function, which are memory-mapped and read-only. On
-        Windows they are in memory.
+        The answer and the arrays of the function. The arrays are memory-mapped and read-only,
+        except on Windows, where they are in memory.
+
+    Raises:
+        Failure: The function raises an exception or exceeds a limit, or the process ends.
     """
     group = processes or _current_group()
     process = group.take(keep=keep)
     process.grace = grace
-    what = [function, request, cpu_seconds, memory]
+    call = [function, request, cpu_seconds, memory]
     try:
-        result = process.call(what, arrays, seconds)
+        result = process.call(call, arrays, seconds)
     except _IdleProcessEnded:
         process = _Process(group)
         process.grace = grace
-        result = process.call(what, arrays, seconds)
+        result = process.call(call, arrays, seconds)
     group.give_back(process, keep=keep)
     return result
 
@@ -127,10 +135,21 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the same way as `run` runs a function; return its exit code (-n for signal
-    n) and its output, the start and the end if it is long. The memory limit is that of each of its
-    processes; the folder is its working directory, also for temporary files. ``removal`` is the
-    command that removes the container of the command if that is killed.
+    """Run a command like `run` runs a function.
+
+    Args:
+        command: The program and its arguments.
+        seconds: Limit of wall time.
+        memory: Limit of private memory of each process in bytes, or None.
+        folder: The working directory, also for temporary files.
+        environment: The environment variables, by default those of this process.
+        removal: A command that removes the container of the command if the command is killed.
+
+    Returns:
+        The exit code (-n for signal n) and the output, or the start and the end of a long output.
+
+    Raises:
+        Failure: The command cannot be run or exceeds its time limit.
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]
@@ -142,7 +161,7 @@ def run_command(
 
 @contextlib.contextmanager
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Provide threads that run functions in other processes, which end with the context."""
+    """Provide threads that run functions in other processes. These end with the context."""
     group = Processes()
     executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
     THIS_PROCESS.close_with(executor, group.close)
@@ -160,7 +179,7 @@ class Processes:
     In a forked process, the copy of the group is empty.
 
     Args:
-        idle_seconds: The time after which an idle process ends itself.
+        idle_seconds: Seconds after which an idle process ends itself.
     """
 
     def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
@@ -172,11 +191,15 @@ class Processes:
         forks.reset_after_fork(self, Processes._forget)
 
     def enter(self) -> None:
-        """Include the processes that the current thread starts from now on."""
+        """Add the processes that the current thread starts from now on to this group."""
         _group.set(self)
 
     def take(self, *, keep: bool) -> _Process:
-        """Return an idle process if it may be kept and one has not ended; otherwise a new one."""
+        """Return an idle process that has not ended, or a new process.
+
+        Args:
+            keep: Whether the call allows an idle process.
+        """
         while keep:
             with self._lock:
                 process = self._idle.pop() if self._idle else None
@@ -190,14 +213,14 @@ class Processes:
     def give_back(self, process: _Process, *, keep: bool) -> None:
         """Keep a process for later calls, or close it."""
         with self._lock:
-            keep = keep and not self.is_closed and len(self._idle) < _MOST_IDLE
+            keep = keep and not self.is_closed and len(self._idle) < _MAX_IDLE
             if keep:
                 self._idle.append(process)
         if not keep:
             process.close()
 
     def close(self) -> None:
-        """End the processes of the group; later calls in it fail at once."""
+        """End the processes of the group. Later calls in it fail immediately."""
         self.is_closed = True
         for end in (_Process.ask_to_end, _Process.close):
             for process in [*self.processes]:
@@ -217,8 +240,8 @@ class Processes:
 
 
 _group: contextvars.ContextVar[Processes] = contextvars.ContextVar("processes")
-"""The group that the current context uses. Backends of other packages start processes through the
-same functions and have no argument for a group."""
+"""The group of the current context. It is not an argument, because backends of other packages call
+the same functions without a group."""
 
 
 def _current_group() -> Processes:
@@ -230,24 +253,24 @@ class _IdleProcessEnded(Exception):
 
 
 class _Process:
-    """A running process; a `Failure` says that it cannot be started."""
+    """A running process. The constructor raises a `Failure` if the process cannot be started."""
 
     def __init__(self, group: Processes) -> None:
         self.grace = _GRACE
         self._is_late = False
         self._group = group
         command = [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
-        # with the module path of this process
+        # the process imports modules from the same paths as this process
         module_path = [os.path.abspath(path) for path in sys.path]
         try:
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115  open while the process runs
             with forks.delayed_forks():
                 self._popen = system.start_group(
                     [*command, str(group.idle_seconds), *module_path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._output,
-                    bufsize=0,  # a forked process could not close a stream with a buffer safely
+                    bufsize=0,  # closing a buffered stream in a forked process would write to it
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 )
                 group.processes.add(self)
@@ -255,10 +278,10 @@ class _Process:
             raise Failure(_message(error), type(error).__name__) from error
         if group.is_closed:
             self.close()
-            raise Failure("nothing is started any more", "stopped")
+            raise Failure("no processes are started after the group was closed", "stopped")
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # it was not started
+        with contextlib.suppress(AttributeError):  # the process was not started
             self.close_pipes()
 
     def is_running(self) -> bool:
@@ -272,18 +295,18 @@ class _Process:
             stream.close()
 
     def call(
-        self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
+        self, call: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function with a request and limits, see `run`; close the process if it fails."""
+        """Run a function with a request and limits, see `run`. Close the process if it fails."""
         timer = threading.Timer(min(seconds or 0, threading.TIMEOUT_MAX), self._expire)
         try:
             with files.scratch_folder("isolated") as folder:
                 if seconds is not None:
                     timer.start()
                 try:
-                    return self._called(folder, what, arrays, seconds)
+                    return self._call_in(folder, call, arrays, seconds)
                 except BaseException:
-                    self.close()  # before its folder is removed
+                    self.close()  # before the folder is removed
                     raise
         except OSError as error:
             self.close()
@@ -291,15 +314,15 @@ class _Process:
         finally:
             timer.cancel()
 
-    def _called(
-        self, folder: str, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
+    def _call_in(
+        self, folder: str, call: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
         stored = [_store(f"{folder}/{k}.npy", array) for k, array in enumerate(arrays)]
-        answer = self._answer(json.dumps([folder, _working_folder(), *what, stored]))
+        answer = self._answer(json.dumps([folder, _working_folder(), *call, stored]))
         if answer == _IDLE_END:
             self.close()
             raise _IdleProcessEnded
-        # what is interrupted while it is imported raises other exceptions
+        # a module that is interrupted during its import may raise another exception
         if self._is_late and (answer is None or "raised" in answer):
             raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
         if answer is None:
@@ -315,10 +338,10 @@ class _Process:
         return answer["result"], [_mapped(*array) for array in answer["arrays"]]
 
     def _answer(self, request: str) -> Any:
-        """Send a line to the process and return its answer; None if it ends before."""
+        """Send a line to the process and return its answer, or None if the process ends."""
         assert self._popen.stdin is not None and self._popen.stdout is not None
         unsent = memoryview(request.encode() + b"\n")
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended or was closed
+        with contextlib.suppress(BrokenPipeError, ValueError):  # the process ended or is closed
             while unsent:
                 unsent = unsent[self._popen.stdin.write(unsent) :]
         received = bytearray()
@@ -345,7 +368,7 @@ class _Process:
             self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(self.grace)
-        finally:  # a signal may interrupt the wait
+        finally:  # even if a signal interrupts the wait
             system.end_group(self._popen.pid)
             self._popen.kill()
             self._popen.wait()
@@ -365,7 +388,10 @@ def _working_folder() -> str | None:
 
 
 def _store(path: str, array: Array) -> tuple[str, str]:
-    """Write an array; return its path, and the name of a dtype that NumPy's files cannot store."""
+    """Write an array, and return its path and the name of a dtype that .npy files do not support.
+
+    The name is "" for dtypes of NumPy.
+    """
     import numpy as np
 
     is_foreign = array.dtype.isbuiltin == 2  # a dtype of ml_dtypes
@@ -373,7 +399,7 @@ def _store(path: str, array: Array) -> tuple[str, str]:
     try:
         np.save(path, words, allow_pickle=False)
     except OSError as error:
-        if error.errno is None:  # NumPy omits the reason; writing more raises it
+        if error.errno is None:  # NumPy omits the reason, another write raises an error with it
             with open(path, "ab") as file:
                 file.write(bytes(_PROBE))
         raise
@@ -394,7 +420,7 @@ def _mapped(path: str, dtype: str) -> Array:
 
 
 def _ends_of(file: IO[bytes]) -> str:
-    """Return the text of a file; the start and the end of a long one."""
+    """Return the text of a file, or the start and the end of a long text."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     text = file.read(_KEPT_OUTPUT)
@@ -431,7 +457,7 @@ def main(idle_seconds: float) -> None:
             answers.write(json.dumps(_IDLE_END) + "\n")
             answers.flush()
     except (KeyboardInterrupt, BrokenPipeError):
-        pass  # the caller does not read answers any more
+        pass  # the caller no longer reads answers
     finally:
         system.end_group(0)
         os._exit(1)
@@ -440,8 +466,8 @@ def main(idle_seconds: float) -> None:
 def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
     for line in requests:
         waiting.put(line)
-    waiting.put("")  # ends a waiting process
-    # ends a working process and its children, which remove files that are being written
+    waiting.put("")  # ends an idle process
+    # ends a busy process and its children, and lets them remove incomplete files
     system.request_end_of_own_group()
     time.sleep(_GRACE)
     system.end_group(0)
@@ -475,11 +501,14 @@ def _answer(
 
 
 def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Run a command; return its exit code and standard output. It inherits the standard error."""
+    """Run a command, and return its exit code and standard output.
+
+    The command inherits the standard error stream.
+    """
     words, variables, folder, removal = request
     temporary = folder or tempfile.tempdir
     variables.update(dict.fromkeys(system.TEMPORARY_FOLDER_VARIABLES, temporary))
-    out = tempfile.TemporaryFile()  # noqa: SIM115  read in the end
+    out = tempfile.TemporaryFile()  # noqa: SIM115  read at the end
     process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
     code = -signal.SIGTERM
     try:
@@ -489,7 +518,7 @@ def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[
             process.wait(_GRACE / 2)
         raise
     finally:
-        if removal and code < 0:  # a container survives its client
+        if removal and code < 0:  # a container does not end with its client
             with contextlib.suppress(OSError):
                 process = system.start_group(
                     removal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

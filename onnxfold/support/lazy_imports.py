@@ -1,7 +1,7 @@
-"""Import symbolic arithmetic at its first use.
+"""Deferred imports of symbolic arithmetic.
 
-onnx-ir imports sympy, which takes 34 MB and 0.4 s, and uses it for arithmetic with symbolic
-dimensions only.
+onnx-ir imports sympy, which takes 34 MB and 0.4 s, but uses it only for arithmetic with symbolic
+dimensions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from types import ModuleType
 
 
 class _DeferringFinder:
-    """Finds modules as Python does, and loads them at first use; without a slow base class."""
+    """Finds modules like Python, and loads the deferred ones at their first use.
+
+    It does not derive from `importlib.abc.MetaPathFinder`, because importing that is slow.
+    """
 
     @staticmethod
     def find_spec(
         fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's spec with a lazy loader, for the deferred modules only."""
+        """Return the spec of a deferred module with a lazy loader, or None for other modules."""
         if fullname not in ("sympy", "onnx_ir._symbolic_shapes"):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -30,6 +33,9 @@ class _DeferringFinder:
 
 
 def defer_symbolic_arithmetic() -> None:
-    """Defer the modules unless they are imported; for the command line, not the library."""
+    """Defer the modules unless they are already imported.
+
+    Only processes of the command line call this, because it affects all code of a process.
+    """
     if _DeferringFinder not in sys.meta_path:
         sys.meta_path.insert(0, _DeferringFinder)

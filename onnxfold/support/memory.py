@@ -1,4 +1,4 @@
-"""Garbage collection, and freed memory that allocators keep."""
+"""Pausing garbage collection, and returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from onnxfold.support.system import trim_heap
 
 @contextlib.contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection: the millions of objects of a large graph are all in use."""
+    """Pause garbage collection.
+
+    A large graph has millions of objects. Visiting them takes long, and all of them are in use.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -22,11 +25,11 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 trims: list[Callable[[], None]] = []
-"""Functions that return freed memory to the system which other allocators keep."""
+"""Functions that make other allocators return freed memory to the system."""
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the system where the C library, or another one, keeps some of it."""
+    """Return freed memory to the system that the C library or another allocator keeps."""
     for trim in trims:
         trim()
     trim_heap()

@@ -1,8 +1,8 @@
-"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime, on
-the same memory where that is possible.
+"""Sessions of onnxruntime, their options, and conversion of values from and to NumPy.
 
-Modules besides NumPy and onnxruntime are imported only for element types that NumPy does not have,
-and for strings.
+All access to onnxruntime is in this module. Where possible, converted values share memory. Modules
+other than NumPy and onnxruntime are imported only for strings and for element types that NumPy does
+not have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("onnxfold")
 
 Array = npt.NDArray[Any]
 Feed = Any
-"""A NumPy array (ml_dtypes' types included), an ``onnxruntime.OrtValue``, or a sequence."""
+"""A NumPy array, also of a dtype of ml_dtypes, an ``onnxruntime.OrtValue``, or a sequence."""
 
 CPU = ("CPUExecutionProvider",)
 
@@ -43,7 +43,7 @@ _NUMPY_NAMES = {
 }
 
 
-# The options that make a session write files, with the values by which it writes none.
+# The options that make a session write files, with values that disable writing.
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
 DECIDING = (
@@ -83,25 +83,26 @@ DECIDING = (
     "mlas.use_lut_gemm",
     "mlas.enable_gemm_fastmath_arm64_bfloat16",
 )
-"""Entries of session options that decide what onnxruntime makes of a model, or with which kernels
-it computes. All names of entries that onnxruntime reads are in its header
-``onnxruntime_session_options_config_keys.h``."""
+"""Entries of session options that affect onnxruntime's optimizations or its selection of kernels.
+
+The header ``onnxruntime_session_options_config_keys.h`` has the names of all entries.
+"""
 
 _STOP = "session.force_spinning_stop"
 _FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
 
-# y = Neg(x), serialized: a session on a bundle does not import onnx.
+# y = Neg(x), serialized, because a session on a bundle must not import onnx.
 _NEG = (
     b'\x08\x07:8\n\r\n\x01x\x12\x01y"\x03Neg:\x00\x12\x03oneZ\x10\n\x01x\x12\x0b\n\t\x08\x01\x12\x05'
     b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
 )
 
 _PROBE = Path(__file__).with_name("probe.onnx")
-"""A model of one node, Add, whose second operand is an external initializer in the same file."""
+"""A model with an Add node, whose second operand is an external initializer in the same file."""
 
 
 class _OptionsLock(forks.Lock):
-    """Held while options of the caller are changed for a moment."""
+    """The lock that is held while options of the caller are changed temporarily."""
 
 
 def open_session(
@@ -109,43 +110,50 @@ def open_session(
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = CPU,
 ) -> onnxruntime.InferenceSession:
-    """Open a serialized model, or the model at a path; onnxruntime raises any exception."""
+    """Open a serialized model, or the model at a path.
+
+    Raises:
+        Exception: onnxruntime cannot open the model. Its exceptions have no common base class.
+    """
     import onnxruntime as ort
 
     source = model if isinstance(model, bytes) else os.fspath(model)
     if isinstance(source, str) and re.search("[\ud800-\udfff]", source):
-        # onnxruntime takes no path that is not UTF-8
+        # onnxruntime only accepts paths in UTF-8
         source = Path(source).read_bytes()
     return ort.InferenceSession(source, options, providers=list(providers))
 
 
 def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxruntime.SessionOptions:
-    """Return options of a session that logs nothing, with a number of threads, or as many as
-    onnxruntime chooses. With ``node_by_node`` the nodes are computed as they stand in the model,
-    and no memory is kept. Prepacking is off then: it sums a product with a constant operand in
-    another order.
+    """Return options of a session without log messages.
+
+    Args:
+        threads: The number of threads, or 0 for onnxruntime's default.
+        node_by_node: Whether to disable all optimizations and the reuse of memory. This includes
+            prepacking, which changes the order of summation in a product with a constant operand.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
-    # threads that wait for work in a loop would disturb other sessions
+    # threads that wait for work in a loop would slow down other sessions
     options.add_session_config_entry(_STOP, "1")
     if node_by_node:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # an output would keep all memory of the arena that it lies in, after the session is closed
+        # an output would keep the memory of its arena allocated after the session is closed
         options.enable_cpu_mem_arena = False
-        # learning where tensors could lie in later runs takes time quadratic in the nodes
+        # planning the memory of later runs takes time quadratic in the number of nodes
         options.enable_mem_pattern = False
     return options
 
 
 def default_options() -> onnxruntime.SessionOptions:
-    """Return onnxruntime's options, except that threads wait for work in a loop for a millisecond
-    only: those of entry would disturb the next fold.
+    """Return onnxruntime's default options with a shorter spin time of threads.
+
+    Threads of entry that wait for work in a loop would slow down the next fold.
     """
     import onnxruntime as ort
 
@@ -155,25 +163,29 @@ def default_options() -> onnxruntime.SessionOptions:
 
 
 def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Return the caller's options for runtime_fold, whose results are allocated one by one.
+    """Return the caller's options for runtime_fold, without an arena.
 
-    Memory of an arena would be given back only as a whole.
+    The results of runtime_fold are freed separately, but an arena can only be freed as one.
     """
     options = copy_of(given)
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
-    # after a fold, threads that wait for work in a loop would disturb entry and kernels
+    # after a fold, threads that wait for work in a loop would slow down entry and kernels
     if not entries_of(options, [_STOP]):
         options.add_session_config_entry(_STOP, "1")
     for name, value in _WRITING.items():
         setattr(options, name, value)
     if options.log_severity_level < 0:
-        options.log_severity_level = 3  # onnxruntime warns of each weight that is an input, too
+        # disables warnings, because onnxruntime warns about each weight that is also an input
+        options.log_severity_level = 3
     return options
 
 
 def key_of(given: onnxruntime.SessionOptions | None) -> str:
-    """Return the options that may change bits, as a text; threads divide sums among themselves."""
+    """Return the options that may affect the bits of results as a string.
+
+    The number of threads is one of them, because it affects the order of summation.
+    """
     if given is None:
         return f"{processors()}"
     entries = entries_of(given, DECIDING)
@@ -182,10 +194,10 @@ def key_of(given: onnxruntime.SessionOptions | None) -> str:
 
 
 def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:
-    """Return those configuration entries of session options that are set."""
+    """Return the configuration entries of session options that are set, by name."""
     found = {}
     for name in names:
-        with contextlib.suppress(RuntimeError):  # it is not set
+        with contextlib.suppress(RuntimeError):  # the entry is not set
             found[name] = options.get_session_config_entry(name)
     return found
 
@@ -193,14 +205,14 @@ def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dic
 def with_data_below(
     folder: str, given: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
-    """Return a copy of options, without custom ops, by which data is looked for below a folder."""
+    """Return a copy of options, without custom ops, with a folder for external data."""
     options = default_options() if given is None else copy_of(given)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
 
 
 def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Return a copy of options. It has neither libraries of custom ops nor files in memory."""
+    """Return a copy of options, without libraries of custom ops and without files in memory."""
     import onnxruntime as ort
 
     if given is None:
@@ -215,9 +227,9 @@ def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOpti
 def _opened_with(
     model: bytes | Path, options: onnxruntime.SessionOptions
 ) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-    """Open a session with options of the caller, so that it writes no files.
+    """Open a session with options of the caller, except those for writing files.
 
-    Also return the values of the options by which it would write files.
+    Return the session and the values of the excluded options.
     """
     with THIS_PROCESS.shared(_OptionsLock):
         writing = {name: getattr(options, name) for name in _WRITING}
@@ -233,10 +245,10 @@ def _opened_with(
 def provides_data(options: onnxruntime.SessionOptions) -> bool:
     """Return whether options provide external data or external initializers in memory.
 
-    These cannot be read back from the options. But with such options, onnxruntime opens only models
-    that have the external initializers, and whose data files all are in memory. The probe has no
-    other initializer than one in its own file. Options with which the probe cannot be opened for
-    another reason lead to True, too.
+    Such data cannot be read from the options. But with such options, onnxruntime only opens models
+    that have these external initializers, or whose data files are all in memory. The only
+    initializer of the probe is in its own file, so opening the probe fails. If opening fails for
+    another reason, the result is also True.
     """
     try:
         _opened_with(_PROBE, options)
@@ -247,10 +259,10 @@ def provides_data(options: onnxruntime.SessionOptions) -> bool:
 
 
 def provides_initializers(options: onnxruntime.SessionOptions, names: Iterable[str]) -> bool:
-    """Return whether ``add_initializer`` has added an initializer of one of these names to options.
+    """Return whether ``add_initializer`` was called on options with one of these names.
 
-    The names cannot be read back from the options. But onnxruntime refuses a second value for the
-    same name.
+    The names cannot be read from the options. But onnxruntime raises an error if another value is
+    added for the same name.
     """
     import onnxruntime as ort
 
@@ -268,11 +280,19 @@ def provides_initializers(options: onnxruntime.SessionOptions, names: Iterable[s
 def write_optimized(
     options: onnxruntime.SessionOptions, path: str, **entries: str
 ) -> onnxruntime.SessionOptions:
-    """Change and return session options so that sessions write the model as they optimize it to a
-    path, with its weights in ``PATH.data``; with further configuration entries, without "session.".
+    """Let sessions with these options write the model after onnxruntime's optimizations.
+
+    Args:
+        options: The options to change.
+        path: The path of the model. The weights are written to ``PATH.data``.
+        entries: Further configuration entries, without the prefix "session.".
+
+    Returns:
+        The same options.
     """
     options.optimized_model_filepath = path
-    options.log_severity_level = 3  # it warns that the result is for this machine only
+    # disables the warning that the result is only valid for this machine
+    options.log_severity_level = 3
     name = f"{os.path.basename(path)}.data"
     entries["optimized_model_external_initializers_file_name"] = name
     for entry, value in entries.items():
@@ -283,22 +303,27 @@ def write_optimized(
 def register_custom_ops(
     options: onnxruntime.SessionOptions, libraries: Iterable[str | os.PathLike[str]]
 ) -> None:
-    """Let sessions with these options run the custom ops of shared libraries; raise a UsageError
-    for what is no such library, or a MissingFileError.
+    """Let sessions with these options run the custom ops of shared libraries.
+
+    Raises:
+        MissingFileError: A library does not exist.
+        UsageError: A file is not a library of custom ops.
     """
     for library in libraries:
         if not os.path.exists(library):
             raise MissingFileError(file=library)
         try:
             options.register_custom_ops_library(os.path.abspath(library))
-        except Exception as error:  # onnxruntime raises many classes without a common base
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
             reason = message_of(error).rpartition(" with error: ")[2]
             raise UsageError(f"not a library of custom ops: {reason}", file=library) from error
 
 
 def available_providers(given: Sequence[Any] | None) -> list[Any]:
-    """Return the execution providers that are given, or the CPU's; raise a UsageError for one that
-    onnxruntime does not have here, of which it would only warn.
+    """Return the given execution providers, or by default the CPU's.
+
+    Raises:
+        UsageError: A provider is not available. onnxruntime itself only logs a warning.
     """
     import onnxruntime as ort
 
@@ -313,8 +338,9 @@ def available_providers(given: Sequence[Any] | None) -> list[Any]:
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error in one line, cut to 300 characters, without onnxruntime's
-    codes.
+    """Return the message of an error as one line of at most 300 characters.
+
+    Error codes and source locations of onnxruntime are removed.
     """
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
@@ -324,14 +350,18 @@ def message_of(error: Exception) -> str:
     text = text or type(error).__name__
     text = cut(text, 300)
     if "is not a registered function/op" in text:
-        text += f" ({option('custom_ops')} loads the library of such ops)"
+        text += f"; {option('custom_ops')} loads the library of such ops"
     return text
 
 
 def ort_value(feed: Feed) -> onnxruntime.OrtValue:
-    """Return a feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
-    Strings, and numbers of less than a byte, are copied. A UsageError says that onnxruntime does
-    not take it.
+    """Return a feed as a value of onnxruntime.
+
+    The value shares the memory of a contiguous array. Strings and elements of less than a byte are
+    copied.
+
+    Raises:
+        UsageError: onnxruntime does not support the feed.
     """
     import onnxruntime as ort
 
@@ -344,15 +374,18 @@ def ort_value(feed: Feed) -> onnxruntime.OrtValue:
         return _text_value(array)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     try:
-        if native.dtype.isbuiltin != 2:  # none of ml_dtypes
+        if native.dtype.isbuiltin != 2:  # not a dtype of ml_dtypes
             return ort.OrtValue.ortvalue_from_numpy(native)
         return _foreign_value(native)
     except (RuntimeError, TypeError):
-        raise UsageError(f"onnxruntime takes no arrays of {array.dtype}") from None
+        raise UsageError(f"onnxruntime does not support arrays of {array.dtype}") from None
 
 
 def _foreign_value(array: Array) -> onnxruntime.OrtValue:
-    """Numbers of a type of ml_dtypes; of those of less than a byte, a byte holds several."""
+    """Return the value of an array of a dtype of ml_dtypes.
+
+    onnxruntime packs several elements of less than a byte into a byte.
+    """
     import onnx_ir as ir
     import onnxruntime as ort
 
@@ -367,9 +400,10 @@ def _foreign_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def _text_value(array: Array) -> onnxruntime.OrtValue:
-    """Strings as onnxruntime's value, which it makes only of strings in a model.
+    """Return the value of an array of strings.
 
-    Bytes are UTF-8, and other objects the strings that Python makes of them.
+    A model returns the strings, because onnxruntime cannot create such a value from an array. Bytes
+    are in UTF-8, and other objects are converted by ``str``.
     """
     import onnx
 
@@ -386,14 +420,18 @@ def _text_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def texts_of(array: Array) -> list[bytes]:
-    """Return the elements of an array of strings, in UTF-8."""
+    """Return the elements of an array of strings in UTF-8."""
     elements = array.ravel().tolist()
     return elements if array.dtype.kind == "S" else [str(text).encode() for text in elements]
 
 
 def array_of(value: Feed) -> Array:
-    """Return the elements of a tensor as an array on the same memory; strings, and numbers of less
-    than a byte, are copied. A ValueError says that it is no tensor in the CPU's memory.
+    """Return a tensor as an array.
+
+    The array shares the memory of the tensor. Strings and elements of less than a byte are copied.
+
+    Raises:
+        ValueError: The value is not a tensor in the memory of the CPU.
     """
     if isinstance(value, np.ndarray):
         return np.asarray(value)
@@ -417,7 +455,7 @@ def array_of(value: Feed) -> Array:
 
 
 def bytes_at(address: int, nbytes: int, owner: Any) -> Array:
-    """Return memory as an array: uint8[nbytes], writable, which keeps the owner alive."""
+    """Return memory as a writable array, uint8[nbytes], with a reference to the owner."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
@@ -427,7 +465,7 @@ def bytes_at(address: int, nbytes: int, owner: Any) -> Array:
 
 
 def ort_copy(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
-    """Return a copy of a tensor of numbers in the CPU's memory, at a multiple of 64 bytes."""
+    """Return a copy of a tensor of numbers in the CPU's memory, aligned to 64 bytes."""
     import onnxruntime as ort
 
     made = ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), value.element_type())
@@ -436,7 +474,7 @@ def ort_copy(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
 
 
 def is_text(value: Feed) -> bool:
-    """Return whether a value holds strings."""
+    """Return whether a value is a tensor or array of strings."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "OSTU"
     return _is_tensor(value) and value.data_type() == "tensor(string)"
@@ -452,15 +490,19 @@ def _is_tensor(value: Feed) -> bool:
 
 
 def size_in_bytes(value: onnxruntime.OrtValue) -> int:
-    """Return the bytes of a tensor of numbers; 0 for other values."""
+    """Return the bytes of a tensor of numbers, or 0 for other values."""
     return int(value.tensor_size_in_bytes()) if _is_tensor(value) and not is_text(value) else 0
 
 
 def numpy_name(dtype: str) -> str:
-    """Return the name that NumPy or ml_dtypes has for an element type of onnxruntime."""
+    """Return the name of an element type of onnxruntime in NumPy or ml_dtypes."""
     return _NUMPY_NAMES.get(dtype, dtype)
 
 
 def is_foreign(kind: str) -> bool:
-    """Return whether NumPy itself lacks an element type of onnxruntime, ``tensor(...)`` or bare."""
+    """Return whether NumPy lacks an element type of onnxruntime.
+
+    Args:
+        kind: The element type, such as ``bfloat16``, or the tensor type ``tensor(bfloat16)``.
+    """
     return _FOREIGN.search(kind) is not None

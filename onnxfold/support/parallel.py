@@ -1,4 +1,4 @@
-"""Work by several threads."""
+"""Running work in several threads, and measuring its CPU time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-# More threads would wait for memory.
+# With more threads, the memory bandwidth is the bottleneck.
 THREADS = min(4, os.cpu_count() or 1)
 
 _helper_seconds = contextvars.ContextVar[float]("helper_seconds", default=0.0)
-"""CPU seconds of the threads that have worked for the current one."""
+"""CPU seconds of the helper threads of the current thread."""
 
 
 def cpu_time() -> float:
@@ -36,7 +36,7 @@ def for_each(
 ) -> None:
     """Call ``work`` on all items, in any order, and ``done`` in this thread after each.
 
-    The first exception is raised; the other threads stop after their current item.
+    The first exception is raised. Other threads stop after their current item.
     """
     if threads <= 1:
         for item in items:

@@ -1,4 +1,4 @@
-"""Own the objects of a process that outlive a call, and close them.
+"""The owner of objects that exist longer than a call.
 
 Threads share evaluation processes, a cache of folded tensors, kernel devices and mapped files.
 Sessions own temporary folders and background compilations. `THIS_PROCESS` owns all of these. Other
@@ -21,7 +21,7 @@ Kind = TypeVar("Kind")
 
 
 class ProcessState:
-    """Owns objects that threads share, and closes what this process started.
+    """Owns objects that threads share, and closes them.
 
     As a context manager, it is closed at the end of the context.
     """
@@ -49,9 +49,9 @@ class ProcessState:
         return found
 
     def close_with(self, owner: object, close: Callable[[], object]) -> None:
-        """Call a function once: when its owner is destroyed, this state is closed, or Python exits.
+        """Call a function when its owner is destroyed, this state is closed, or Python exits.
 
-        A forked process does not call it.
+        The function is called once. A forked process does not call it.
 
         Args:
             owner: An object that can be referenced weakly.
@@ -64,7 +64,7 @@ class ProcessState:
     def close(self) -> None:
         """End processes and compilations, and remove temporary folders.
 
-        Nothing can be evaluated in another process afterwards.
+        Evaluations in other processes fail afterwards.
         """
         for key in list(self._closings):
             self._close(key)
@@ -89,9 +89,9 @@ class ProcessState:
             close()
 
     def _forget_closings(self) -> None:
-        forks.never_destroy(self._closings)  # the parent's locks of files are in there
+        forks.never_destroy(self._closings)  # they contain file locks of the parent
         self._closings = {}
 
 
 THIS_PROCESS = ProcessState()
-"""The state that is used unless another one is passed."""
+"""The default state of this process."""

@@ -1,4 +1,4 @@
-"""Results as lines and tables, for terminals and notebooks; figures in them; and progress."""
+"""Lines and tables for terminals and notebooks, formatted numbers, and progress bars."""
 
 from __future__ import annotations
 
@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table as RichTable
 
-_WIDTH = 160  # columns if the output is no terminal; tables may be wider
-_SHORT = 12  # characters of a text that is not wrapped
-_PATIENCE = 1.0  # seconds before a bar appears
+# Columns if the output is not a terminal. Tables may be wider.
+_WIDTH = 160
+# Maximum number of characters of a text that is not wrapped.
+_SHORT = 12
+# Seconds before a progress bar appears.
+_DELAY = 1.0
 
 
 class Table(NamedTuple):
-    """A table to render: titles of columns, one with ">" before it is aligned right; the texts of
-    each row; and rows below a line. A narrow terminal shows long texts on several lines, or rows as
-    columns.
+    """A table to render.
+
+    A narrow terminal shows long texts on several lines, or rows as columns.
+
+    Attributes:
+        titles: Titles of the columns. A column is aligned right if its title starts with ">".
+        rows: The texts of each row.
+        totals: Rows below a line at the end.
     """
 
     titles: Sequence[str]
@@ -61,7 +69,10 @@ class Printable:
 
 
 def _document(part: Any) -> Any:
-    """Return part of a result as JSON has it, with its `_derived` properties; infinity is text."""
+    """Return part of a result for JSON, with its `_derived` properties.
+
+    Infinite numbers and NaN are converted to strings.
+    """
     if dataclasses.is_dataclass(part):
         names = [field.name for field in dataclasses.fields(part)]
         return {n: _document(getattr(part, n)) for n in (*names, *getattr(part, "_derived", ()))}
@@ -78,7 +89,7 @@ def ops_table(
     bytes_before: int | None,
     bytes_after: int | None,
 ) -> Table:
-    """Return ops whose number changed, most frequent first; all ops; bytes that are stored."""
+    """Return a table of the ops whose number changed, with totals of nodes and stored bytes."""
     counts = {op: (before.get(op, 0), after.get(op, 0)) for op in {**before, **after}}
     changed = [(op, a, b) for op, (a, b) in counts.items() if a != b]
     changed.sort(key=lambda change: (-change[1], change[0]))
@@ -92,7 +103,10 @@ def ops_table(
 
 
 def render(*parts: str | Table) -> str:
-    """Return lines and tables, escaped, for standard output: styled for a terminal, else plain."""
+    """Return lines and tables as escaped text for standard output.
+
+    The text is styled if standard output is a terminal.
+    """
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -139,8 +153,9 @@ def html_of(*parts: str | Table) -> str:
 
 
 def _rich(table: Table, columns: int) -> RichTable:
-    """Return the table for a terminal with so many columns: where they are few, long texts are
-    folded; where they are too few for that, each row becomes a column.
+    """Return a table for a terminal with a number of columns.
+
+    If the table is too wide, long texts are wrapped. If it is still too wide, it is transposed.
     """
     from rich.box import SIMPLE_HEAD, Box
     from rich.table import Table as RichTable
@@ -151,13 +166,14 @@ def _rich(table: Table, columns: int) -> RichTable:
     (titles, *rows), totals = ([list(map(printable, row)) for row in part] for part in texts)
     table = Table(titles, rows, totals)
 
-    def least(made: Table) -> int:  # columns that are needed, with long texts folded
+    def minimum_width(made: Table) -> int:  # with wrapped texts
         return max(columns, sum(min(width, _SHORT) + 2 for width in _widths(made)) - 2)
 
     first, *others = [title.removeprefix(">") for title in titles]
     columns_of_rows = zip(others, *(row[1:] for row in (*rows, *totals)), strict=True)
-    turned = Table((first, *(f">{row[0]}" for row in (*rows, *totals))), list(columns_of_rows))
-    table = min(table, turned, key=least)
+    titles_of_rows = (first, *(f">{row[0]}" for row in (*rows, *totals)))
+    transposed = Table(titles_of_rows, list(columns_of_rows))
+    table = min(table, transposed, key=minimum_width)
     widths = _widths(table)
     made = RichTable(box=box, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
@@ -173,53 +189,54 @@ def _rich(table: Table, columns: int) -> RichTable:
 
 
 def _widths(table: Table) -> list[int]:
-    """Return the characters of the longest text of each column."""
+    """Return the length of the longest text of each column."""
     titles = [title.removeprefix(">") for title in table.titles]
     return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
 
 
 def bytes_text(size: int | None) -> str:
-    """Return a number of bytes with a decimal unit: "624.3 kB"."""
+    """Return a number of bytes with a decimal unit, such as "624.3 kB"."""
     from rich.filesize import decimal
 
     return "unknown" if size is None else decimal(size)
 
 
 def amount_text(amount: int) -> str:
-    """Return a number with a decimal prefix and three digits: "1.23 G"."""
+    """Return a number with a decimal prefix and three digits, such as "1.23 G"."""
     scaled = float(amount)
     prefixes = " kMGTP"
     while scaled >= 999.5 and len(prefixes) > 1:
-        scaled, prefixes = scaled / 1000, prefixes[1:]
+        scaled /= 1000
+        prefixes = prefixes[1:]
     return f"{scaled:.3g} {prefixes[0]}".rstrip()
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in milliseconds or microseconds: "1.25 ms"."""
+    """Return a time in milliseconds or microseconds, such as "1.25 ms"."""
     return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
 
 
 def change_text(before: int, after: int) -> str:
-    """Return the relative change, such as "-31 %"; "" for a negligible one."""
+    """Return the relative change, such as "-31 %", or "" for a negligible one."""
     percent = round(100 * (after - before) / before) if before else 0
     return f"{percent:+d} %" if percent else ""
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a number of things: "1 node", "2 nodes"."""
+    """Return a number with a noun, such as "1 node" or "2 nodes"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first of the names, and how many more there are: "a, b and 3 more"."""
+    """Return the first names and the number of others, such as "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 class LateProgress(contextlib.ExitStack):
-    """A callback `(stage, done, total)` that shows a bar once the work has taken a while.
+    """A callback `(stage, done, total)` that shows a progress bar after a delay.
 
-    Short work, and standard error that is no terminal, show nothing and do not import rich.
+    Without a terminal on standard error, or for short work, rich is not imported.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -231,7 +248,7 @@ class LateProgress(contextlib.ExitStack):
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Show that `done` of `total` units of a stage are done."""
-        if not self._enabled or time.monotonic() - self._start < _PATIENCE:
+        if not self._enabled or time.monotonic() - self._start < _DELAY:
             return
         if self._bar is None:
             from rich.console import Console

@@ -1,7 +1,7 @@
-"""The user's cache folders, bounded in bytes: entries used least recently are removed first.
+"""The user's cache folders, which are limited in bytes with LRU eviction.
 
-An entry is a folder, or a file that refers to one, and its name is a hash. When an entry was used
-is when it was changed last, which `touch` sets.
+An entry is a folder, or a file that refers to a folder. Its name is a hash. `touch` sets the
+modification time of an entry to the time of its last use.
 """
 
 from __future__ import annotations
@@ -17,37 +17,46 @@ from onnxfold.support.files import locked, remove, rename_folder, temporary_path
 
 logger = logging.getLogger("onnxfold")
 
-_LOCKED = "folder"  # the name whose lock is held while a cache is changed
+_LOCKED = "folder"  # the target whose lock is held while a cache is changed
 _ENTRY = re.compile(r"[0-9a-f]{32,}(\.json)?")
 
 
 def user_folder(name: str) -> Path:
-    """Return the user's folder for things of one kind; it need not exist."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    given = given if os.path.isabs(given) else ""  # as its specification demands
-    # without a home, a folder that cannot be made
-    return Path(os.devnull, os.path.expanduser("~"), ".cache", given, "onnxfold", name)
+    """Return the path of a cache folder of the user, which need not exist."""
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(cache_home):  # the specification ignores relative paths
+        cache_home = ""
+    # Absolute parts replace the parts before them. Without a home folder, the path is below
+    # os.devnull, where no folder can be created.
+    return Path(os.devnull, os.path.expanduser("~"), ".cache", cache_home, "onnxfold", name)
 
 
 def bytes_allowed(variable: str, default: int) -> int:
-    """Return the bytes that an environment variable allows a folder to take."""
+    """Return the maximum size of a folder in bytes, which an environment variable can set."""
     text = os.environ.get(variable, "")
     if text.isdecimal():
         return int(text)
     if text:
-        logger.warning("%s is no number of bytes: %s", variable, text)
+        logger.warning("%s must be a number of bytes, got %r", variable, text)
     return default
 
 
 def touch(path: str | os.PathLike[str]) -> None:
-    """Note that an entry is used now."""
+    """Set the time of the last use of an entry to now."""
     with contextlib.suppress(OSError):  # the entry was removed, or is read-only
         os.utime(path)
 
 
 def put(new: str, path: str, max_bytes: int) -> None:
-    """Rename a folder, of at most ``max_bytes``, to its place in a cache, which it replaces; other
-    entries make room for it. An OSError says that the cache cannot be written to.
+    """Move an entry into a cache, and remove the least recently used entries if it is too large.
+
+    Args:
+        new: The path of the new entry, of at most ``max_bytes``.
+        path: The path of the entry in the cache. An existing entry is replaced.
+        max_bytes: The maximum size of the cache.
+
+    Raises:
+        OSError: The cache cannot be changed.
     """
     cache = os.path.dirname(path)
     with locked(os.path.join(cache, _LOCKED)):
@@ -55,7 +64,7 @@ def put(new: str, path: str, max_bytes: int) -> None:
         entries = []
         for entry in os.scandir(cache):
             if _ENTRY.fullmatch(entry.name):
-                with contextlib.suppress(OSError):  # another process has just removed it
+                with contextlib.suppress(OSError):  # another process has removed the entry
                     entries.append((entry.stat().st_mtime, entry.path, _nbytes(entry.path)))
         total = _nbytes(new) + sum(nbytes for *_, nbytes in entries)
         for _, old, nbytes in sorted(entries):
@@ -70,7 +79,10 @@ def put(new: str, path: str, max_bytes: int) -> None:
 
 
 def _remove_entry(path: str) -> bool:
-    """Remove an entry; return False if there is none, or if Windows uses a file in it."""
+    """Remove an entry, and return whether it was removed.
+
+    The result is False if the entry does not exist, or if a file in it is in use on Windows.
+    """
     removed = temporary_path(os.path.join(os.path.dirname(path), _LOCKED))
     try:
         os.rename(path, removed)

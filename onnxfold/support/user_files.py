@@ -15,15 +15,15 @@ def run_file(path: str | os.PathLike[str], content: str) -> ModuleType:
 
     Args:
         path: The file.
-        content: What the file contains, in the plural, for messages: ``rules``.
+        content: A plural noun for the definitions in the file, for messages, such as ``rules``.
 
     Raises:
-        UsageError: The file does not exist, is no Python file, or raises an exception.
+        UsageError: The file does not exist, is not a Python file, or raises an exception.
     """
     if not os.path.isfile(path):
         raise UsageError(f"cannot load the {content}: no such file", file=path)
     name = os.path.splitext(os.path.basename(path))[0]
-    location = os.path.abspath(path)  # which the frames of a traceback name
+    location = os.path.abspath(path)  # the path in the frames of a traceback
     spec = importlib.util.spec_from_file_location(name, location)
     if spec is None or spec.loader is None:
         raise UsageError(f"a file with {content} must be a Python file", file=path)
@@ -33,7 +33,7 @@ def run_file(path: str | os.PathLike[str], content: str) -> ModuleType:
             spec.loader.exec_module(module)
     except OnnxFoldError:
         raise
-    except (Exception, SystemExit) as error:  # a user's file may raise anything
+    except (Exception, SystemExit) as error:  # a user's file may raise any error
         kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
         reason = error.msg if isinstance(error, SyntaxError) else error
         line = f"line {line_of(error, location, 1)}: {kind}"
@@ -42,7 +42,7 @@ def run_file(path: str | os.PathLike[str], content: str) -> ModuleType:
 
 
 def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
-    """Return the innermost line of a file in an error's traceback, or else the given line."""
+    """Return the innermost line of a file in an error's traceback, or by default ``line``."""
     if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
         line = error.lineno or line
     frames = traceback.extract_tb(error.__traceback__)

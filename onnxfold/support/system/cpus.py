@@ -36,7 +36,7 @@ def processors() -> int:
 
 
 def system_and_machine() -> str:
-    """Return the name of the system and of the machine's architecture: ``linux-x86_64``."""
+    """Return the name of the system and the architecture, such as ``linux-x86_64``."""
     return f"{sys.platform}-{platform.machine()}"
 
 
@@ -71,7 +71,7 @@ def cpu_levels() -> tuple[str, ...]:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Return the names of features; none where the system is not Linux."""
+    """Return the names of the CPU's features. On other systems than Linux, the set is empty."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -81,7 +81,7 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def _cpu_model() -> str:
-    """Return the name of the CPU's model; `platform.processor` returns the family on macOS."""
+    """Return the name of the CPU's model. On macOS, `platform.processor` returns the family."""
     if sys.platform == "darwin":
         import subprocess
 

@@ -1,4 +1,4 @@
-"""Files: descriptors, positional reads and writes, the disk, mapped pages and owners."""
+"""System-dependent functions for files: descriptors, renaming, content, syncing and owners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEMPORARY_FOLDER_VARIABLES = ("TMPDIR", "TEMP", "TMP") if sys.platform == "win32
 """Environment variables with the folder for temporary files. Python reads TMPDIR on Windows, too,
 before TEMP and TMP, which other programs read."""
 
-_PERMISSIONS = 0o666  # of new files, less the process's umask
+_PERMISSIONS = 0o666  # of new files, before the umask of the process is applied
 
 # FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of Windows' winnt.h
 _FILE_SHARE_ALL = 1 | 2 | 4
@@ -36,9 +36,9 @@ _FILE_SHARE_ALL = 1 | 2 | 4
 
 
 def open_to_read(path: str) -> int:
-    """Return a descriptor of the file at a path; a named pipe is opened without waiting.
+    """Return a descriptor of the file at a path. Opening a named pipe does not block.
 
-    The file may be renamed while it is open, also on Windows.
+    The file can be renamed while it is open, also on Windows.
 
     Raises:
         OSError: The file cannot be opened. On Windows, this includes a folder.
@@ -46,7 +46,7 @@ def open_to_read(path: str) -> int:
     if sys.platform == "win32":
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        # `os.open` does not allow others to rename or remove the file.
+        # with `os.open`, other processes cannot rename or remove the file
         handle = _winapi.CreateFile(
             path, _winapi.GENERIC_READ, _FILE_SHARE_ALL, 0, _winapi.OPEN_EXISTING, 0, 0
         )
@@ -55,7 +55,7 @@ def open_to_read(path: str) -> int:
 
 
 def create_file(path: str) -> int:
-    """Create a file that does not exist; return a descriptor for reading and writing bytes.
+    """Create a new file, and return a descriptor for reading and writing bytes.
 
     Raises:
         OSError: The file exists or cannot be created.
@@ -69,17 +69,17 @@ def create_file(path: str) -> int:
 def copy_permissions(path: str, descriptor: int) -> None:
     """Give an open file the permissions of the file at a path.
 
-    On Windows, files have no permissions of this kind; the file inherits those of its folder.
+    On Windows, files have no such permissions. The file inherits those of its folder.
 
     Raises:
-        FileNotFoundError: There is no file at the path.
+        FileNotFoundError: The path does not exist.
     """
     if sys.platform != "win32":
         os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode))
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's own limit on open files, as far as allowed, if it is below ``count``.
+    """Increase the soft limit of open files, as far as allowed, if it is below ``count``.
 
     Windows has no such limit.
     """
@@ -94,28 +94,30 @@ def allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
 
 
-_OPEN_MAX = 10240  # in macOS's sys/syslimits.h; setrlimit(2) refuses a soft limit above
+# OPEN_MAX in macOS's sys/syslimits.h. setrlimit(2) rejects a higher soft limit.
+_OPEN_MAX = 10240
 
 
 # ---------------------------------------------------------------- names
 
 
 def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None:
-    """Rename a file over the one at a path, if there is one.
+    """Rename a file, and replace an existing file at the new path.
 
-    Windows does not replace a file that is open or mapped, but renames it if it was opened by
-    `open_to_read`. Mappings of it stay valid. Between two renames, there is no file at the path.
+    Windows cannot replace a file that is open or mapped, but can rename it if it was opened by
+    `open_to_read`. Mappings of the file remain valid. Between the two renames, the path does not
+    exist.
 
     Args:
         new: The path of a closed file.
-        path: The path that it gets.
+        path: The new path.
         new_path: Returns an unused path in the same folder, for the replaced file if it is in use.
 
     Returns:
-        The new path of the replaced file; None if it is removed.
+        The new path of the replaced file, or None if it was removed.
 
     Raises:
-        OSError: The file cannot be renamed; the file at the path is unchanged.
+        OSError: The file cannot be renamed. The existing file is unchanged.
     """
     if CAN_REMOVE_OPEN_FILES:
         os.replace(new, path)
@@ -123,7 +125,7 @@ def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None
     try:
         os.replace(new, path)
         return None
-    except OSError:  # the file is in use: Windows has several errors for that
+    except OSError:  # Windows has several error codes for files in use
         if not os.path.isfile(path):
             raise
     aside = new_path()
@@ -137,14 +139,14 @@ def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None
 
 
 def remove_file(path: str, new_path: Callable[[], str]) -> str | None:
-    """Remove a file. One that is open or mapped is renamed on Windows, see `replace_file`.
+    """Remove a file. On Windows, a file that is open or mapped is renamed, see `replace_file`.
 
     Args:
         path: The path of the file.
         new_path: Returns an unused path in the same folder, for the file if it is in use.
 
     Returns:
-        The new path of the file; None if it is removed.
+        The new path of the file, or None if it was removed.
 
     Raises:
         OSError: The file can be neither removed nor renamed.
@@ -162,7 +164,7 @@ def remove_file(path: str, new_path: Callable[[], str]) -> str | None:
 def _is_removed(path: str) -> bool:
     try:
         os.unlink(path)
-    except OSError:  # it is in use, or missing
+    except OSError:  # the file is in use or does not exist
         return False
     return True
 
@@ -170,7 +172,7 @@ def _is_removed(path: str) -> bool:
 # ---------------------------------------------------------------- content
 
 if sys.platform == "win32":
-    # Windows has no fork, in which a copy of this lock could be locked.
+    # a usual lock, because Windows has no forks, which could copy it while it is locked
     _position_lock = threading.Lock()
 
     def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
@@ -191,10 +193,10 @@ else:
 
 
 def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -> int:
-    """Copy bytes between files by the system; return their number.
+    """Copy bytes between files by a system call, and return their number.
 
-    The result is 0 if the system or a file system cannot copy or fails. Reading and writing the
-    bytes then reports the error.
+    The result is 0 if the call fails or is not available. The caller then copies the bytes by
+    reading and writing, which reports an error.
 
     Args:
         source: The descriptor to read from.
@@ -203,7 +205,7 @@ def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -
         start: The offset in the source.
         offset: The offset in the target.
     """
-    # Python may be built without this call, for an old C library.
+    # Python lacks this function if it is built with an old C library.
     if sys.platform == "linux" and hasattr(os, "copy_file_range"):
         with contextlib.suppress(OSError):
             return os.copy_file_range(source, target, nbytes, start, offset)
@@ -213,7 +215,7 @@ def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -
 def release_pages(mapped: mmap.mmap, start: int, nbytes: int) -> None:
     """Remove unmodified pages of a mapped file from the memory of this process.
 
-    They are read again on access. Windows has no such call and removes them under memory pressure.
+    They are read again on access. Windows has no such call. It removes them under memory pressure.
     """
     if sys.platform != "win32":
         mapped.madvise(mmap.MADV_DONTNEED, start, nbytes)
@@ -225,7 +227,7 @@ def release_pages(mapped: mmap.mmap, start: int, nbytes: int) -> None:
 def sync_file(descriptor: int) -> None:
     """Wait until the content of a file that is open for writing is on the disk."""
     if sys.platform == "darwin":
-        # fsync of macOS does not wait for the disk's own cache; see its manual page.
+        # On macOS, fsync does not wait for the cache of the disk, according to its manual page.
         with contextlib.suppress(OSError):  # not supported by the file system
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
@@ -233,9 +235,9 @@ def sync_file(descriptor: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Start writing the content of a file to the disk, and wait for that on most systems.
+    """Write the content of a file to the disk, in part asynchronously on some systems.
 
-    `sync_file` must follow.
+    The caller must call `sync_file` afterwards.
     """
     if sys.platform == "linux":
         os.fdatasync(descriptor)
@@ -245,7 +247,7 @@ def sync_data(descriptor: int) -> None:
 
 def sync_path(path: str | os.PathLike[str]) -> None:
     """Wait until the content of the file at a path is on the disk."""
-    # Windows syncs files that are open for writing only.
+    # Windows only syncs files that are open for writing.
     mode = "r+b" if sys.platform == "win32" else "rb"
     with open(path, mode) as file:
         sync_file(file.fileno())
@@ -269,7 +271,7 @@ def sync_folder(path: str) -> None:
 
 
 def writable_by_others(status: os.stat_result) -> bool:
-    """Return whether users other than this one and root own a file or folder or may write to it.
+    """Return whether a user other than this one and root owns a file or folder or can write to it.
 
     The result is False on Windows, where the status of a file does not contain its access rights.
     """
@@ -279,7 +281,7 @@ def writable_by_others(status: os.stat_result) -> bool:
 
 
 def user_and_group() -> tuple[int, int]:
-    """Return the numbers of the user and the group of this process; those of root on Windows."""
+    """Return the user and group IDs of this process. On Windows, these are 0."""
     if sys.platform == "win32":
         return (0, 0)
     return (os.getuid(), os.getgid())

@@ -1,9 +1,9 @@
 """Limits of the memory and the CPU time of this process.
 
-Linux limits both, and the memory of each process that this one starts (RLIMIT_DATA). macOS limits
-the CPU time, and Windows neither. Where the system has no limit, a thread of this process
-reads memory and time several times a second and ends the process (`watched`). Memory can exceed
-the limit until the thread reads it.
+Linux limits both, and the memory of each process that this one starts (RLIMIT_DATA). macOS only
+limits the CPU time, and Windows neither of them. In these cases, a thread of this process measures
+memory and time several times a second, and ends the process if they exceed a limit (`watched`).
+Memory can exceed the limit between two measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnxfold.support.system.processes import kill_descendants
 if sys.platform == "linux":
     import resource
 
-# Exit codes that conventions leave free: sysexits.h uses 64 to 78, shells 126 and above.
+# Exit codes without a conventional meaning: sysexits.h uses 64 to 78, shells 126 and above.
 MEMORY_LIMIT_CODE = 113
 """The exit code of a process that `watched` ended because of its memory."""
 
@@ -37,15 +37,15 @@ else:
     CPU_LIMIT_CODE = -signal.SIGPROF
 """The exit code (-n for signal n) of a process that `limited` ended because of its CPU time."""
 
-# Bytes of private memory in addition to a limit: modules, and stacks of threads.
+# Bytes of private memory in addition to a limit, for modules and stacks of threads.
 _SLACK = 128 << 20
 
-# Seconds between two looks at this process. A thread that writes to new memory fills about 200 MB
-# meanwhile. A look takes about 50 microseconds.
+# Seconds between two measurements of this process. In this time, a thread can allocate and fill
+# about 200 MB. A measurement takes about 50 microseconds.
 _OWN_INTERVAL = 0.05
 
-# Seconds between two looks at the processes that it has started. psutil lists all processes of the
-# machine to find them, which takes tens of milliseconds.
+# Seconds between two measurements of started processes. To find them, psutil lists all processes of
+# the machine, which takes tens of milliseconds.
 _DESCENDANTS_INTERVAL = 1.0
 
 
@@ -53,12 +53,12 @@ _DESCENDANTS_INTERVAL = 1.0
 def limited(cpu_seconds: float, memory: int | None) -> Iterator[None]:
     """Limit the CPU time of this process, and the memory of each process that it starts.
 
-    A process that exceeds its CPU time is ended (`CPU_LIMIT_CODE`). On Linux, an allocation beyond
-    the memory limit fails; on other systems the process is ended (`MEMORY_LIMIT_CODE`).
+    A process that exceeds its CPU time ends with `CPU_LIMIT_CODE`. On Linux, an allocation beyond
+    the memory limit fails. On other systems, the process ends with `MEMORY_LIMIT_CODE`.
 
     Args:
-        cpu_seconds: CPU seconds from now on; 0 for no limit.
-        memory: Bytes of private memory in addition to the current ones; None for no limit.
+        cpu_seconds: CPU seconds from now on, or 0 for no limit.
+        memory: Bytes of private memory in addition to the current ones, or None for no limit.
     """
     if sys.platform == "win32":
         with watched(cpu_seconds, memory):
@@ -74,9 +74,9 @@ def limited(cpu_seconds: float, memory: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
-    """Limit CPU time and memory as `limited` does on Windows, on every system.
+    """Limit CPU time and memory by a thread, like `limited` on Windows.
 
-    Code that does not release the GIL is not interrupted.
+    Code that does not release the GIL delays the measurement.
     """
     if not cpu_seconds and memory is None:
         yield
@@ -98,12 +98,12 @@ def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
 
 
 def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> None:
-    """End this process when it exceeds its limits, until ``done`` is set and once more.
+    """End this process if it exceeds its limits, until ``done`` is set. Then measure once more.
 
     Args:
-        most_cpu: CPU seconds since the process started.
-        most_memory: Bytes of this process, and of each one that it has started.
-        done: Set when the limits end.
+        most_cpu: The maximum of CPU seconds since the process started.
+        most_memory: The maximum of bytes of this process, and of each process that it started.
+        done: An event that is set when the limits end.
     """
     import psutil
 
@@ -121,7 +121,7 @@ def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> N
         if time.monotonic() < next_descendants:
             continue
         for process in own.children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 if _private_bytes(process) > most_memory:
                     _end(MEMORY_LIMIT_CODE)
         next_descendants = time.monotonic() + _DESCENDANTS_INTERVAL
@@ -130,8 +130,8 @@ def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> N
 def _private_bytes(process: Any) -> int:
     """Return the memory of a process without mapped files, as far as the system reports it.
 
-    Windows: committed private memory. Linux: resident memory less shared pages. macOS does not
-    report shared pages, so the pages of mapped files are included there.
+    On Windows, it is the committed private memory. On Linux, it is the resident memory without
+    shared pages. macOS does not report shared pages, so the pages of mapped files are included.
     """
     info = process.memory_info()
     if sys.platform == "win32":

@@ -18,7 +18,7 @@ if sys.platform != "win32":
 def peak_rss_bytes() -> int:
     """Return the peak resident set size of this process in bytes."""
     if sys.platform != "win32":
-        # First: the value of getrusage is inherited through exec.
+        # preferred to getrusage, whose value is inherited through exec
         with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
             for line in status:
                 if line.startswith("VmHWM:"):
@@ -50,7 +50,7 @@ def memory_of_the_machine() -> int:
 
 
 def allocatable_memory() -> int:
-    """Return the bytes of main memory; on Linux, at most those that this process may allocate."""
+    """Return the bytes of main memory. On Linux, limits of this process can reduce them."""
     most = memory_of_the_machine()
     if sys.platform == "linux":
         for limit, field in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
@@ -68,14 +68,15 @@ def available_memory() -> int:
     free = int(psutil.virtual_memory().available)
     if sys.platform == "linux":
         group = Path("/sys/fs/cgroup")
-        with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
+        # outside of a container, the file does not exist, and without a limit, it has no number
+        with contextlib.suppress(OSError, ValueError):
             limit = int((group / "memory.max").read_text(encoding="ascii"))
             free = min(free, limit - int((group / "memory.current").read_text(encoding="ascii")))
     return free
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system if the C library is glibc, which keeps some of it."""
+    """Return freed memory to the system that glibc keeps. Do nothing for other C libraries."""
     if sys.platform == "linux":
         library = _c_library()
         if hasattr(library, "malloc_trim"):
@@ -83,7 +84,7 @@ def trim_heap() -> None:
 
 
 def memory_comparison() -> Callable[[int, int, int], int]:
-    """Return C's ``memcmp``, which compares memory without holding the GIL.
+    """Return C's ``memcmp`` as a function that compares memory without holding the GIL.
 
     Its arguments are two addresses and the number of bytes. The result is 0 if the bytes are equal.
     """
@@ -105,7 +106,7 @@ def load_library(path: str) -> Any:
 
 
 def unload_library(library: Any) -> None:
-    """Unload a library that `load_library` returned, which must be unused."""
+    """Unload a library that `load_library` returned. It must no longer be in use."""
     if sys.platform == "win32":
         from _ctypes import FreeLibrary
 
@@ -117,7 +118,7 @@ def unload_library(library: Any) -> None:
 
 
 def _c_library() -> Any:
-    """Return the C library; on Linux and macOS the one that this process has loaded."""
+    """Return the C library. On Linux and macOS, it is the one that this process has loaded."""
     if sys.platform == "win32":
         return ctypes.CDLL("msvcrt")
     return ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Other processes: groups of processes and their end, priorities, and forks."""
+"""System-dependent functions for processes: groups, their end, priorities and forks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process that leads a group of processes of its own.
+    """Start a process that leads its own group of processes.
 
-    Ctrl-C on the terminal of this process does not reach the group.
+    Ctrl-C on the terminal of this process does not interrupt the group.
 
     Args:
         command: The program and its arguments.
@@ -33,12 +33,11 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
 def end_group(leader: int) -> None:
     """Kill the processes of a group.
 
-    On Windows, these are the processes that the leader has started, and those that these have
-    started. The leader itself is not killed. If the leader has already ended, none is found: it
-    must end them itself.
+    On Windows, these are the descendants of the leader. The leader itself is not killed. If the
+    leader has already ended, its descendants are not found, so it must end them itself.
 
     Args:
-        leader: The process ID of its leader; 0 for the group of this process.
+        leader: The process ID of the leader, or 0 for the group of this process.
     """
     if sys.platform == "win32":
         kill_descendants(leader)
@@ -48,10 +47,10 @@ def end_group(leader: int) -> None:
 
 
 def request_end_of_own_group() -> None:
-    """Ask the processes of the group that this process leads to end: SIGTERM.
+    """Send SIGTERM to the group that this process leads, including this process.
 
-    This includes this process. Windows does not transmit signals: there, the main thread runs its
-    handler of SIGTERM, and the other processes are killed.
+    Windows cannot send signals. There the main thread runs its handler of SIGTERM, and the other
+    processes are killed.
     """
     if sys.platform == "win32":
         import _thread
@@ -63,16 +62,16 @@ def request_end_of_own_group() -> None:
 
 
 def kill_descendants(process: int) -> None:
-    """Kill the processes that a process has started, and those that these have started.
+    """Kill the descendants of a process.
 
     Args:
-        process: Its process ID; 0 for this process.
+        process: The process ID, or 0 for this process.
     """
     import psutil
 
     with contextlib.suppress(psutil.Error):  # the process has ended
         for descendant in psutil.Process(process or None).children(recursive=True):
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the descendant has ended
                 descendant.kill()
 
 
@@ -83,7 +82,7 @@ def lower_priority() -> None:
 
         psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
         return
-    os.nice(19)  # the lowest priority of POSIX systems is 19 below the usual one
+    os.nice(19)  # the lowest priority of POSIX systems
 
 
 def call_at_forks(
@@ -92,7 +91,7 @@ def call_at_forks(
     after_in_parent: Callable[[], object],
     after_in_child: Callable[[], object],
 ) -> None:
-    """Call functions at each fork of this process; Windows has no forks."""
+    """Call functions at each fork of this process. Windows has no forks."""
     if sys.platform != "win32":
         os.register_at_fork(
             before=before, after_in_parent=after_in_parent, after_in_child=after_in_child

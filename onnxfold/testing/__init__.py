@@ -1,4 +1,4 @@
-"""Certify rules: see `certify`, and `certify_file` for a file of rules with a table of models."""
+"""Certification of rules by `certify`, or by `certify_file` for a file with a table of models."""
 
 from onnxfold.testing.certification import Certificate, certificates, certify, certify_file
 

@@ -1,4 +1,8 @@
-"""Certify rules: where they apply, onnxruntime computes the same, and they need each condition."""
+"""Certification of rules.
+
+A certificate shows that onnxruntime computes the same outputs after a rule was applied, and that
+each condition of the rule is necessary.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,7 @@ from onnxfold.testing.running import (
     variants,
 )
 
+# Number of changed models per model, and of models with two changes.
 _CHANGES = 50
 
 
@@ -43,25 +48,26 @@ def certify(
     ops: Sequence[str | os.PathLike[str] | type[Op]] = (),
     custom_ops: Sequence[str | os.PathLike[str]] = (),
 ) -> None:
-    """Assert that rules apply to models and keep what they compute, and need their conditions.
+    """Assert that rules apply to models, preserve the outputs, and need all their conditions.
 
-    Each model runs before and after on onnxruntime, node by node: with several sizes for each
-    dynamic dimension, NaN, infinities, signed zeros, subnormals and the largest integers, with
-    Constant nodes, and in a branch. So do some changed models to which the rules apply. For each
-    condition of a rule, there must be a changed or refused model in which it alone is false, and in
-    which something goes wrong without it: another result, an invalid model, more nodes or bytes.
+    onnxruntime runs each model before and after the rules, node by node. The runs cover several
+    sizes of each dynamic dimension, NaN, infinities, signed zeros, subnormals, the largest
+    integers, Constant nodes, and the model in a branch. Changed models to which the rules apply are
+    also run. Each condition of a rule must be necessary: there must be a changed or refused model
+    in which only this condition is false, and in which the rule without the condition is wrong. It
+    is wrong if it causes a different result, an invalid model, or more nodes or bytes.
 
     Args:
-        rules: The rule, or several.
+        rules: One rule or several.
         models: Models to which they apply, in the form of `onnxfold.testing.model_text`.
-        refused: Models to which none of them applies.
-        thorough: Whether to look at changed models and at the conditions.
+        refused: Models to which they do not apply.
+        thorough: Whether to test changed models and the conditions.
         ops: Definitions of custom ops: Python files, or classes.
         custom_ops: Shared libraries with custom ops of the models, for onnxruntime.
 
     Raises:
-        AssertionError: They do not; with the model and the reason.
-        UsageError: A model is not written right, or an argument is of another type.
+        AssertionError: A rule is not correct. The message has the model and the reason.
+        UsageError: A model is not valid, or an argument has a wrong type.
     """
     several = (rules,) if isinstance(rules, Rule) else tuple(rules)
     cases = [
@@ -81,14 +87,14 @@ def certify(
 
 @checked
 def certify_file(path: str | os.PathLike[str]) -> None:
-    """Assert that the rules of a file are right, by the table of models beside it.
+    """Assert that the rules of a file are correct, with a table of models.
 
     Args:
-        path: The file. The table has its name with the suffix ``.txt``, and the form of
-            `onnxfold.testing.rule_tables`.
+        path: The file. The table is in the same folder and has the same name with the suffix
+            ``.txt``. `onnxfold.testing.rule_tables` describes its form.
 
     Raises:
-        AssertionError: One is not; with the model and the reason.
+        AssertionError: A rule is not correct. The message has the model and the reason.
         UsageError: The file or the table cannot be read.
     """
     for certificate in certificates(path):
@@ -97,14 +103,14 @@ def certify_file(path: str | os.PathLike[str]) -> None:
 
 @dataclass
 class Certificate:
-    """What was found about a rule.
+    """The result of testing a rule.
 
     Args:
         rule: The rule.
         matching: The number of models to which it applies.
-        refused: The number of models to which it does not.
-        needs: Why it needs each of its conditions.
-        faults: What is wrong, each with the model.
+        refused: The number of models to which it does not apply.
+        needs: The reasons why it needs each of its conditions.
+        faults: The faults, each with the model.
     """
 
     rule: Rule
@@ -123,7 +129,7 @@ class Certificate:
 
 
 def certificates(path: str | os.PathLike[str]) -> Iterator[Certificate]:
-    """Yield what is found about each rule of a file, by the table beside it.
+    """Yield the certificate of each rule of a file, see `certify_file`.
 
     Raises:
         UsageError: The file or the table cannot be read.
@@ -148,7 +154,7 @@ def _certificates(
             except AssertionError as error:
                 found.faults.append(str(error))
         if not matching and thorough:
-            found.faults.append("there is no model to which it applies")
+            found.faults.append("the rule applies to no model; add one to which it applies")
         if thorough and not found.faults:
             found.needs = find_needs(rule, matching, refused)
             found.faults += [
@@ -160,12 +166,16 @@ def _certificates(
 
 
 def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
-    """Assert that rules apply to a model, or that they do not, and keep what it computes.
+    """Assert that rules apply to a model, or that they do not, and preserve its outputs.
 
-    So they must in as many changed models as ``changed`` says, and as many with two changes.
+    Args:
+        case: The model and the rules.
+        changed: The number of changed models in which the outputs must be preserved, and of models
+            with two changes.
+        seed: The seed for the selection of changes.
 
     Raises:
-        AssertionError: They do not; with the model and the reason.
+        AssertionError: A rule is not correct. The message has the model and the reason.
     """
     for instance in variants(case.example.instance):
         if case.stays:
@@ -186,7 +196,7 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
             if not made.report.counts:
                 continue
             fault = made.find_fault(example.instance, LOOSE)
-        except (NeverRuns, OnnxFoldError, ValueError):  # the change makes no sense
+        except (NeverRuns, OnnxFoldError, ValueError):  # the changed model is not valid
             continue
         assert not fault, _message(case.rules, example, example.instance, fault)
 
@@ -200,15 +210,15 @@ def _matches(case: Case, instance: Instance) -> str:
         (opset,) = (o.version for o in instance.model.opset_import if not o.domain)
         later = max(rule.opset[0] for rule in case.rules)
         hints = (
-            f"it holds from opset {later} on, the model has {opset}" * (later > opset),
-            "the result has another dtype or shape" * bool(made.report.rejected),
+            f"the rule requires opset {later}, the model has {opset}" * (later > opset),
+            "the result has a different dtype or shape" * bool(made.report.rejected),
             *(find_false(rule, instance.model) for rule in case.rules),
         )
         return ": ".join([f"applied {count:g} times, not {times}", *filter(None, hints)][:2])
     if (made.level == 2) != (example.tolerance > 0):
-        return (
-            "exact: give no tolerance" if made.level == 1 else "inexact: give a tolerance (~1e-5)"
-        )
+        if made.level == 1:
+            return "the rule is exact; remove the tolerance"
+        return "the rule is inexact; add a tolerance such as ~1e-5"
     try:
         fault = made.find_fault(instance, example.tolerance)
     except NeverRuns as error:
@@ -217,7 +227,7 @@ def _matches(case: Case, instance: Instance) -> str:
         left = Counter(node.op_type for node in nodes_left(made.model))
         expected = Counter(re.findall(r"(\w+)(?:<\S*>)?(?=\s|$)", example.after))
         if left != expected and not ("..." in example.after and left > expected):
-            return f"the ops that are left are {' '.join(sorted(left.elements()))}"
+            return f"the remaining ops are {' '.join(sorted(left.elements()))}"
     return fault
 
 

@@ -1,4 +1,4 @@
-"""Changes of an example: dtypes, shapes, elements, attributes, the opset, and what is read."""
+"""Changes of an example: dtypes, shapes, elements, attributes, operands, outputs and the opset."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _OPSETS = (7, 9, 10, 11, 12, 13, 14, 16, 18, 19, 20, 21, 22, 23, 24)
 
 
 def changes(example: Example) -> Iterator[str]:
-    """Yield changes, each as it would be written in a table.
+    """Yield changes in the form of a table.
 
-    A rule need not match what comes out, and onnxruntime need not take it; but where both do, the
-    bits must stay.
+    A changed model may be invalid, and a rule need not match it. If onnxruntime runs the model and
+    the rule applies, the rule must preserve all bits.
     """
     for part in (_users, _constness, _dtypes, _shapes, _elements, _operands, _attributes):
         yield from part(example)
@@ -71,7 +71,7 @@ def _constness(example: Example) -> Iterator[str]:
 
 
 def _dtypes(example: Example) -> Iterator[str]:
-    """Yield another dtype for all that have the same, and for each of them alone."""
+    """Yield other dtypes, for all values of the same dtype together and for each value."""
     declared = [*example.inputs.values(), *example.constants.values()]
     for old in dict.fromkeys(each.dtype for each in declared):
         alike = [each for each in declared if each.dtype == old]
@@ -83,7 +83,7 @@ def _dtypes(example: Example) -> Iterator[str]:
 
 
 def _shapes(example: Example) -> Iterator[str]:
-    """Yield another size in all shapes, and other shapes of each input and constant."""
+    """Yield other sizes for equal sizes in all shapes, and other shapes of each value."""
     declared = [*example.inputs.values(), *example.constants.values()]
     for old in dict.fromkeys(d for each in declared for d in each.dims):
         others = (str(int(old) + 1), "0", "1", "N") if old.isdigit() else ("1", "2", "3")
@@ -122,7 +122,7 @@ def _elements(example: Example) -> Iterator[str]:
 
 
 def _operands(example: Example) -> Iterator[str]:
-    """Yield another constant in the place of one that a node reads, and others may read, too."""
+    """Yield other constants as operands of single nodes. Other readers keep the old constant."""
     for text in example.nodes.values():
         head, _, operands = text.rpartition("(")
         for read in re.findall(r"\w+", operands):
@@ -148,7 +148,7 @@ def _special(dtype: np.dtype[Any]) -> Sequence[float]:
 
 
 def _attributes(example: Example) -> Iterator[str]:
-    """Yield other attributes of each node, and each of them left out or added."""
+    """Yield other values of the attributes of each node, and removed and added attributes."""
     opset = int(example.settings.get("opset", 17))
     for key, text in example.nodes.items():
         head, _, operands = text.partition("(")
@@ -158,14 +158,14 @@ def _attributes(example: Example) -> Iterator[str]:
         defined = schema.attributes if schema else {}
         for name in {**given, **defined}:
             for value in _values(name, given.get(name, ""), defined.get(name)):
-                left = {k: v for k, v in {**given, name: value}.items() if v}
-                listed = ", ".join(f"{k}={v}" for k, v in left.items())
-                if left != given:
+                changed = {k: v for k, v in {**given, name: value}.items() if v}
+                listed = ", ".join(f"{k}={v}" for k, v in changed.items())
+                if changed != given:
                     yield f"{key} = {op}{f'<{listed}>' if listed else ''}({operands}"
 
 
 def _values(name: str, given: str, defined: onnx.defs.OpSchema.Attribute | None) -> Iterator[str]:
-    """Yield values of an attribute as they are written; "" to leave it out."""
+    """Yield values of an attribute in text form. "" removes the attribute."""
     kind = str(defined.type).rpartition(".")[2] if defined else ""
     yield ""
     if given.startswith("[") or kind == "INTS":

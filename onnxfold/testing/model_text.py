@@ -1,24 +1,32 @@
-"""Models in a short text form, and what is expected of them.
+"""Models in a short text form, with the expected effect of rules.
 
-A model is inputs in parentheses, constants in ``<>``, and nodes as in ONNX's text form::
+A model consists of inputs in parentheses, constants in ``<>``, and nodes in ONNX's text form::
 
     (float[N,3] x, bool m) <float[3] c = {1, 2, 3}> t = Add(x, c) y = Where(m, t, x); opset 18
 
-A constant without a value has normally distributed elements, or ``= positive`` ones; a short list
-of values is repeated. The elements of an input are hostile: NaN, infinities, zeros of both signs,
-subnormals, the largest integers. It may have a value, too, or be ``= normal``.
+A constant without a value has normally distributed elements, or positive ones with ``= positive``.
+A list with fewer values than elements is repeated. The elements of an input are adversarial: NaN,
+infinities, signed zeros, subnormals and the largest integers. An input can also have a value, or
+``= normal`` for normally distributed elements.
 
-Behind the nodes, after ``;``, come changes: a declaration or a node replaces the one of its name,
-or is added; ``input float c`` makes an input, ``<float c>`` a constant of a name. Nodes that the
-outputs do not need are left out. The settings are ``opset 18`` (17 if not given), ``outputs y, t``
-(the last node's), ``sizes N=1,2`` (sizes to try of a dynamic dimension), ``runtime a b`` (runtime
-constants), ``times 2`` (how often the rules apply, once if not given), and ``~1e-5``: the rules are
-inexact, and apply at level 2 only, with errors up to this part of the largest element.
+After the nodes, changes and settings follow, separated by ``;``. A declaration or a node replaces
+the one with the same name, or is added. ``input float c`` turns a constant into an input, and
+``<float c>`` an input into a constant. Nodes that the outputs do not need are removed. The settings
+are:
 
-After ``->`` come the ops that are left when the rules have been applied; ``...`` for others.
+- ``opset 18``: the opset, by default 17.
+- ``outputs y, t``: the outputs, by default those of the last node.
+- ``sizes N=1,2``: the sizes of a dynamic dimension to test.
+- ``runtime a b``: the runtime constants.
+- ``times 2``: the number of applications of the rules, by default 1.
+- ``~1e-5``: the rules are inexact and apply only at level 2. The number is the maximum error,
+  relative to the largest element.
 
-A model in ONNX's text form, ``<ir_version: 10, ...> g (float[N] x) => (...) {...}``, can be written
-in the place of inputs, constants and nodes.
+After ``->``, the ops follow that remain after the rules were applied. ``...`` represents any other
+ops.
+
+A model in ONNX's text form, ``<ir_version: 10, ...> g (float[N] x) => (...) {...}``, can replace
+the inputs, constants and nodes.
 """
 
 from __future__ import annotations
@@ -52,17 +60,17 @@ class Declaration:
 
     dtype: str
     dims: tuple[str, ...]
-    """Numbers and names."""
+    """Sizes, and names of dynamic dimensions."""
     name: str
     value: str = ""
-    """What its elements are; empty for an input with hostile ones."""
+    """The text of its elements. Empty for an input with adversarial elements."""
 
     @staticmethod
     def of(text: str) -> Declaration:
-        """Return the declaration that a text is."""
+        """Parse a declaration."""
         found = _DECLARATION.fullmatch(text)
         if found is None or found[1].upper() not in ir.DataType.__members__:
-            raise UsageError(f"no declaration: {text!r}; write, for example, float[N,3] x")
+            raise UsageError(f"{text!r} is not a declaration such as float[N,3] x")
         dims = tuple(d.strip() for d in (found[2] or "").split(",") if d.strip())
         return Declaration(found[1], dims, found[3], found[4] or "")
 
@@ -71,13 +79,14 @@ class Declaration:
         return f"{self.dtype}{dims} {self.name}" + f" = {self.value}" * bool(self.value)
 
     def array(self, sizes: dict[str, list[int]]) -> Array:
-        """Return the elements; those that are not listed are the same for the same name."""
+        """Return the elements. Random elements only depend on the name."""
         dtype = ir.DataType[self.dtype.upper()].numpy()
         if dtype.kind == "O":
-            raise UsageError(f"{self}: elements of strings cannot be given; make it an input")
+            raise UsageError(f"{self}: string constants are not supported; make it an input")
         for size in self.dims:
             if size not in sizes and not size.isdigit():
-                raise UsageError(f"{self}: elements need sizes: write a number, or sizes {size}=2")
+                remedy = f"write a number instead of {size}, or sizes {size}=2"
+                raise UsageError(f"{self}: elements need sizes; {remedy}")
         shape = [sizes[d][0] if d in sizes else int(d) for d in self.dims]
         is_real = dtype.kind in "fV"
         if self.value.startswith("{"):
@@ -96,9 +105,10 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Example:
-    """A model in the short form, and what is expected of it.
+    """A model in the short form, with the expected effect of rules.
 
-    Inputs and constants are by name, nodes by the names of their outputs, settings by their word.
+    The keys of inputs and constants are their names, those of nodes the names of their outputs, and
+    those of settings their first words.
     """
 
     inputs: dict[str, Declaration] = field(default_factory=dict)
@@ -106,13 +116,13 @@ class Example:
     nodes: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     after: str = ""
-    """The ops that are left when the rules have been applied."""
+    """The ops that remain after the rules were applied."""
     place: str = ""
-    """Where it is written, and the changes that were made to that."""
+    """The location of the text, and the changes that were applied to it."""
 
     @staticmethod
     def of(text: str) -> Example:
-        """Return the example that a text is, in the short form or in ONNX's text form."""
+        """Parse an example in the short form or in ONNX's text form."""
         text = " ".join(text.split())
         if not text.startswith("<"):
             return Example().changed(text, text)
@@ -120,7 +130,12 @@ class Example:
         return _example_of(_parsed(model + "}", text)).changed(changes, text)
 
     def changed(self, text: str, place: str = "") -> Example:
-        """Return this example with the changes in a text; without a place, they are added to it."""
+        """Return a copy of this example with changes.
+
+        Args:
+            text: The changes and settings.
+            place: The new place. By default, it is the current place with the changes.
+        """
         changes, arrow, after = text.partition("->")
         parts = (dict(self.inputs), dict(self.constants), dict(self.nodes), dict(self.settings))
         place = place or f"{self.place} with {text}".strip()
@@ -136,7 +151,7 @@ class Example:
         if setting is not None:
             self.settings[setting[1]] = setting[2]
             if setting[1] in ("opset", "times", "~") and not _NUMBER.fullmatch(setting[2]):
-                raise UsageError(f"no number: {part!r}")
+                raise UsageError(f"{part!r} requires a number")
             return
         is_moved = part.startswith(("input ", "<"))
         part = re.sub(r"^input (.+)", r"(\1)", part)
@@ -160,50 +175,50 @@ class Example:
                 self.nodes[node.split(" = ")[0]] = node
 
     def _nodes_in_order(self) -> list[str]:
-        """Return the nodes that the outputs need, each behind those that it reads."""
+        """Return the nodes that the outputs need, in topological order."""
         made = {name: key for key in self.nodes for name in key.split(", ")}
         seen = {*self.inputs, *self.constants, ""}
         ordered = list[str]()
-        around: list[str] = []  # the nodes that need the one that is looked at
+        path: list[str] = []  # the nodes from an output to the visited node
 
-        def need(name: str) -> None:
+        def visit(name: str) -> None:
             if name not in made:
-                raise UsageError(f"nothing is called {name!r}")
+                raise UsageError(f"no value has the name {name!r}")
             text = self.nodes[made[name]]
             seen.update(made[name].split(", "))
-            around.append(made[name])
+            path.append(made[name])
             for read in re.findall(r"\w+", text.partition("(")[2]):
-                if made.get(read) in around and "{" not in text:
-                    raise UsageError(f"{read!r} needs itself")
+                if made.get(read) in path and "{" not in text:
+                    raise UsageError(f"value {read!r} depends on itself")
                 if read not in seen and (read in made or "{" not in text):
-                    need(read)
-            around.pop()
+                    visit(read)
+            path.pop()
             ordered.append(text)
 
         if "outputs" not in self.settings:
             raise UsageError("the model has no nodes; write, for example, y = Relu(x)")
         for name in self.settings["outputs"].split(", "):
             if name not in seen:
-                need(name)
+                visit(name)
         return ordered
 
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
-        """The sizes of dynamic dimensions that were given."""
+        """The sizes of dynamic dimensions from the settings."""
         given = [part.split("=") for part in self.settings.get("sizes", "").split()]
         return {name: [int(n) for n in numbers.split(",")] for name, numbers in given}
 
     @property
     def tolerance(self) -> float:
-        """The largest error relative to the largest element; 0 for none."""
+        """The maximum error relative to the largest element, or 0 for equal bits."""
         return float(self.settings.get("~", 0))
 
     @cached_property
     def instance(self) -> Instance:
-        """The model, and how to run it.
+        """The model, with sizes and inputs for its runs.
 
         Raises:
-            UsageError: it is not written right.
+            UsageError: The text is not valid.
         """
         with about(self.place):
             try:
@@ -232,7 +247,12 @@ class Example:
 
 
 def _parsed(text: str, shown: str) -> onnx.ModelProto:
-    """Return the model of a text; an error shows the part of it that a user has written."""
+    """Parse a model in ONNX's text form.
+
+    Args:
+        text: The text.
+        shown: The part of the text that the user has written, for errors.
+    """
     try:
         return onnx.parser.parse_model(text)
     except onnx.parser.ParseError as error:
@@ -241,7 +261,7 @@ def _parsed(text: str, shown: str) -> onnx.ModelProto:
 
 
 def _example_of(model: onnx.ModelProto) -> Example:
-    """Return a model as an example."""
+    """Convert a model to an example."""
     graph = model.graph
     inputs = {}
     for value in graph.input:

@@ -1,5 +1,6 @@
-"""Whether a rule needs each of its conditions: a model in which that one alone is false, and what
-goes wrong there without it.
+"""The search for models that show that a rule needs each of its conditions.
+
+In such a model, only the condition is false, and the rule without the condition has a fault.
 """
 
 from __future__ import annotations
@@ -29,25 +30,31 @@ from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_left, rewrite
 
-_MOST_CHANGES = 2000
-"""Changed models to look at for a rule, and as many with two changes."""
+_MAX_CHANGES = 2000
+"""Maximum number of changed models to test for a rule, and of models with two changes."""
 
 
 class Need(NamedTuple):
-    """Why a rule needs a condition."""
+    """The reason why a rule needs a condition."""
 
     condition: str
     place: str = ""
-    """A model in which it alone is false; "" if none was found."""
+    """The place of a model in which only the condition is false, or "" if none was found."""
     reason: str = ""
-    """What goes wrong there without the condition."""
+    """The fault of the rule without the condition."""
 
     def __str__(self) -> str:
         return f"{self.condition}: without it, {self.reason} ({self.place})"
 
 
 def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example]) -> list[Need]:
-    """Return why a rule needs each of its conditions; changes of the matching examples show it."""
+    """Return the reasons why a rule needs each of its conditions.
+
+    Args:
+        rule: The rule.
+        matching: Models to which the rule applies. Their changes are tested.
+        others: Models to which the rule does not apply. They are tested without changes.
+    """
     if not rule.conditions:
         return []
     found = [Need(text) for text in rule.texts[2]]
@@ -55,7 +62,7 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
     for example, changed in search.candidates(others):
         if all(need.place for need in found):
             break
-        with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # it is no model
+        with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # the model is not valid
             for k in search.false_alone(example.instance.model):
                 if not found[k].place and (fault := search.fault(k, example, changed)):
                     found[k] = Need(found[k].condition, example.place, fault)
@@ -63,34 +70,36 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
 
 
 def find_false(rule: Rule, model: onnx.ModelProto) -> str:
-    """Return the first condition of a rule that is false in a model; "" if none is."""
+    """Return a text about the first condition of a rule that is false in a model, or ""."""
     search = _Search(rule, ())
     search.false_alone(model)
-    wrong = [rule.texts[2][min(each)] for each in search.probe.found if each]
-    return f"{wrong[0]} is false or not known" if wrong else ""
+    false_conditions = [rule.texts[2][min(each)] for each in search.probe.found if each]
+    return f"{false_conditions[0]} is false or not known" if false_conditions else ""
 
 
 class _Probe(Term):
-    """A condition that is never true, and records which of others are false.
+    """A condition that is always false and records the other conditions that are false.
 
-    The others are no operands, so that the whole pattern matches before they are evaluated.
+    The other conditions are not operands, so that they are evaluated after the complete pattern
+    has matched.
     """
 
     conditions: Sequence[Term]
     found: set[frozenset[int]]
 
     def evaluate(self, match: Match) -> bool:
-        wrong = set()
+        false_conditions = set()
         for k, condition in enumerate(self.conditions):
-            with contextlib.suppress(Exception):  # another condition, which is false, rules it out
+            # a condition can raise an error if another one is false
+            with contextlib.suppress(Exception):
                 if not match.holds(condition):
-                    wrong.add(k)
-        self.found.add(frozenset(wrong))
+                    false_conditions.add(k)
+        self.found.add(frozenset(false_conditions))
         return False
 
 
 class _Search:
-    """The search for models in which one condition of a rule alone is false."""
+    """The search for models in which only one condition of a rule is false."""
 
     def __init__(self, rule: Rule, matching: Sequence[Example]) -> None:
         self._rule = rule
@@ -109,32 +118,36 @@ class _Search:
             if (made := rewrite([rule], example.instance.model)).report.counts
         ]
         growths = ([b - a for a, b in zip(*pair, strict=True)] for pair in costs)
-        self._usual = [max(each) for each in zip(*growths, strict=True)]
-        """By how much the rule lets nodes, products and bytes grow where it applies."""
+        self._usual_growth = [max(each) for each in zip(*growths, strict=True)]
+        """The largest growth of nodes, products and bytes in models to which the rule applies."""
 
     def candidates(self, others: Sequence[Example]) -> Iterator[tuple[Example, int]]:
-        """Yield examples with the number of changes in each: those that are given, changes of
-        those to which the rule applies, one of each in turn, and pairs of changes.
+        """Yield examples and the number of changes in each.
+
+        First come ``others``, then changes of the matching examples in turn, then pairs of changes.
         """
         yield from ((example, 0) for example in others)
         every = [[(each, change) for change in changes(each)] for each in self._matching]
         turns = itertools.chain.from_iterable(itertools.zip_longest(*every))
-        for example, change in itertools.islice(filter(None, turns), _MOST_CHANGES):
+        for example, change in itertools.islice(filter(None, turns), _MAX_CHANGES):
             yield example.changed(change), 1
         rng = random.Random(0)
-        for _ in range(_MOST_CHANGES):
+        for _ in range(_MAX_CHANGES):
             (example, one), (_, other) = rng.sample(rng.choice(every), 2)
             yield example.changed(f"{one}; {other}"), 2
 
     def false_alone(self, model: onnx.ModelProto) -> set[int]:
-        """Return the conditions that alone prevent a match; none if the rule matches."""
+        """Return the conditions that are the only false one of a match.
+
+        The result is empty if the rule matches.
+        """
         self.probe.found = set()
         Rewriter(ir.from_proto(model), [self._probing], level=2).run()
         found = self.probe.found
         return set() if frozenset() in found else {k for k, *more in found if not more}
 
     def fault(self, k: int, example: Example, changed: int) -> str:
-        """Return what goes wrong in an example without a condition."""
+        """Return the fault of the rule without a condition in an example, or ""."""
         rule = self._without[k]
         instance = example.instance
         made = rewrite([rule], instance.model)
@@ -143,17 +156,17 @@ class _Search:
             return ""
         find_difference(instance, instance.model)
         fault = made.find_fault(instance, example.tolerance or LOOSE)
-        if fault or changed > 1:  # what costs may be because of the other change
+        if fault or changed > 1:  # with two changes, either can be the cause of higher costs
             return fault
         before = _cost(ir.from_proto(instance.model))
         after = _cost(made.model)
-        for what, old, new, usual in zip(
-            ("nodes", "products", "bytes"), before, after, self._usual, strict=True
+        for unit, old, new, usual in zip(
+            ("nodes", "products", "bytes"), before, after, self._usual_growth, strict=True
         ):
             if new > old + max(usual, 0):
-                return f"{old} {what} become {new}"
-        if before[0] == after[0] > before[0] + self._usual[0]:
-            return f"{after[0]} nodes stay, and nothing is saved"
+                return f"{old} {unit} become {new}"
+        if before[0] == after[0] > before[0] + self._usual_growth[0]:
+            return f"the rule removes none of the {after[0]} nodes"
         if not changed:
             every = [r for found in builtin_rule_sets() for r in found if r is not self._rule]
             with_it, without = (
@@ -161,7 +174,7 @@ class _Search:
                 for each in (self._rule, rule)
             )
             if without > with_it:
-                return f"all rules leave {without} nodes, not {with_it}"
+                return f"{without} nodes remain after all rules, not {with_it}"
         return ""
 
 

@@ -1,18 +1,18 @@
-"""Tables of models before and after rules: ``my_rules.txt`` beside ``my_rules.py``.
+"""Tables of models before and after rules: ``my_rules.txt`` for ``my_rules.py``.
 
-A block tests the rules that its first line names; settings and changes may follow::
+The first line of a block has the names of the tested rules, and optional settings and changes::
 
     matmul_add ~1e-5                      # applies at level 2 only, with this error
-      for op: Add Sub                     # $op is each of these in turn; values with blanks, or for
-      for m k: 1 3 | 2 5                  # several names, are separated by |
+      for op: Add Sub                     # $op has each of these values in turn
+      for m k: 1 3 | 2 5                  # | separates values with blanks or for several names
       (float[2,3] x) <float[3,4] w, float b = {0.5}> t = MatMul(x, w) y = $op(t, b); opset 13
-        -> Gemm                           # the ops that are left
-      + float[1,4] b | y = Add(b, t)      # changes with which the rules apply, too
-      - float[5,2,4] b; u = Relu(t); outputs y, u    # changes with which they do not
+        -> Gemm                           # the remaining ops
+      + float[1,4] b | y = Add(b, t)      # changes after which the rules still apply
+      - float[5,2,4] b; u = Relu(t); outputs y, u    # changes after which they do not apply
 
-`onnxfold.testing.model_text` describes the models. A row that does not say which ops are left has
-those of the row above. Other models begin with what the first line of the block sets. The name of
-rules that were made by ``each=`` in a list stands for all of them.
+`onnxfold.testing.model_text` describes the models. A row without remaining ops has those of the row
+above. The settings and changes in the first line apply to all models of the block. The name of a
+list of rules that were created by ``each=`` represents all of them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from onnxfold.testing.model_text import Example
 
 
 class Case(NamedTuple):
-    """A model of a table, the rules that it is for, and whether they leave it as it is."""
+    """A model of a table with the tested rules."""
 
     rules: tuple[Rule, ...]
     example: Example
     stays: bool
+    """Whether the rules must not apply to the model."""
 
 
 def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[Case]:
@@ -44,10 +45,10 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
 
     Args:
         path: The table.
-        rules: The rules that it can name.
+        rules: The rules that can be tested.
 
     Raises:
-        UsageError: the table cannot be read; with the line where it is wrong.
+        UsageError: The table cannot be read or has an error. The message has the line.
     """
     by_name = {rule.name: rule for rule in rules}
     try:
@@ -79,7 +80,7 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
 
 
 def _loop(line: str) -> list[list[tuple[str, str]]]:
-    """Return the names and values of a line ``for a b: 1 2 | 3 4``, for each turn."""
+    """Return the names and values of each turn of a line such as ``for a b: 1 2 | 3 4``."""
     names, _, values = line.removeprefix("for ").partition(":")
     turns = values.split("|") if "|" in values else values.split()
     if len(names.split()) == 1:
@@ -110,10 +111,10 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
 
 
 def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
-    """Return the rule of a name, or the rules of one function."""
+    """Return the rule of a name, or the rules of a list that ``each=`` created."""
     several = [rule for each, rule in by_name.items() if each.removeprefix(f"{name}_").isdigit()]
     found = [by_name[name]] if name in by_name else several
     if not found:
-        hint = suggestion(name, by_name) if name.isidentifier() else ": rows are indented"
+        hint = suggestion(name, by_name) if name.isidentifier() else "; indent rows of a block"
         raise UsageError(f"there is no rule {name!r}{hint}")
     return found

@@ -1,4 +1,4 @@
-"""Applying rules to models, and running both on inputs that break careless rules."""
+"""Applying rules to models, and comparing the outputs on adversarial inputs."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ from onnxfold.tools.comparison.result import OutputResult, Tolerance
 Array = np.ndarray[Any, Any]
 
 _SIZES = (1, 2, 5, 0)
-"""Sizes to try of a dynamic dimension."""
+"""Sizes of a dynamic dimension to test."""
 _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 65504.0)
 _HOSTILE = (0.0, 0.5, 0.5, 1.0)
-"""The part of hostile elements in each run at some sizes; inexact rules do not get the last one."""
+"""The share of adversarial elements in each run. Inexact rules skip the last run."""
 _SECONDS = 60.0
-"""Wall time for a comparison in another process."""
+"""Limit of wall time for a comparison in another process."""
 LIBRARIES = contextvars.ContextVar[Sequence[str]]("libraries", default=())
 """Paths of shared libraries with custom ops of the models that run."""
 LOOSE = 0.05
-"""The error that an inexact rule may have on a changed example: dtypes can be narrow there."""
+"""The maximum error of an inexact rule on a changed example, which may have a narrow dtype."""
 
 
 class NeverRuns(Exception):
-    """onnxruntime runs a model at no sizes."""
+    """onnxruntime does not run a model with any of the tested sizes."""
 
 
 class Instance(NamedTuple):
-    """A model, and how to run it."""
+    """A model, with sizes and inputs for its runs."""
 
     model: onnx.ModelProto
     sizes: Mapping[str, Sequence[int]]
-    """Sizes to try of its dynamic dimensions, where the usual ones would not do."""
+    """Sizes of dynamic dimensions to test, if the default ones are not suitable."""
     feeds: Mapping[str, Array]
-    """The inputs whose elements are given."""
+    """Inputs with fixed elements."""
     copies: int = 1
-    """How many times its nodes are in it."""
+    """The number of copies of the original nodes in the model."""
 
 
 def variants(instance: Instance) -> Iterator[Instance]:
-    """Yield the instance, the same with Constant nodes, and with an If around its nodes."""
+    """Yield the instance, a variant with Constant nodes, and one with the nodes in an If."""
     yield instance
     if instance.model.graph.initializer:
         changed = copy.deepcopy(instance.model)
@@ -98,10 +98,14 @@ def _set(field: Any, elements: list[Any]) -> None:
 
 
 def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0) -> str:
-    """Run two models at several sizes; return the first difference, "" if there is none.
+    """Run two models with several sizes, and return the first difference or "".
 
-    They run in another process: onnxruntime may end it. The tolerance is the largest error,
-    relative to the largest element; 0 for equal bits.
+    The models run in another process, because onnxruntime may crash.
+
+    Args:
+        instance: The first model.
+        other: The second model.
+        tolerance: The maximum error relative to the largest element, or 0 for equal bits.
 
     Raises:
         NeverRuns: onnxruntime does not run the first model.
@@ -120,7 +124,11 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
 
 
 def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Return whether the first of two pickled models runs, and how the other's results differ."""
+    """Compare two pickled models, see `find_difference`.
+
+    Returns:
+        Whether the first model runs, and the first difference or the reason.
+    """
     instance, other, tolerance, libraries = pickle.loads(arrays[0].tobytes())
     options = session_options(threads=1, node_by_node=True)
     register_custom_ops(options, libraries)
@@ -129,46 +137,49 @@ def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[A
     seeds = range(len(_HOSTILE) - (tolerance > 0))
     try:
         before = open_session(instance.model.SerializeToString(), options)
-    except Exception as error:  # onnxruntime's exceptions have no base of their own
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         return (False, message_of(error)), []
     for sizes, seed in itertools.product(_size_choices(instance), seeds):
         feeds = _feeds(instance, sizes, seed)
         try:
-            wanted = before.run(None, feeds)
+            expected = before.run(None, feeds)
         except Exception as error:
             reason = message_of(error)
-            continue  # these sizes do not fit together
+            continue  # these sizes may not be compatible
         try:
             after = after or open_session(other.SerializeToString(), options)
             found = after.run(None, feeds)
         except Exception as error:
             if after is None or 0 not in sizes.values():
                 return (True, f"onnxruntime fails: {message_of(error)}"), []
-            continue  # its MatMul of unsigned integers fails without elements
-        for want, got in zip(wanted, found, strict=True):
-            results = compare_values(want, got, Tolerance())
-            lists = (each if isinstance(each, list) else [each] for each in (want, got))
+            continue  # onnxruntime's MatMul of unsigned integers fails without elements
+        for old, new in zip(expected, found, strict=True):
+            results = compare_values(old, new, Tolerance())
+            lists = (each if isinstance(each, list) else [each] for each in (old, new))
             for result, one, other in zip(results, *lists, strict=False):
-                if what := _fault(result, one, other, tolerance):
-                    return (True, f"{what} at {sizes}" if sizes else what), []
+                if fault := _fault(result, one, other, tolerance):
+                    return (True, f"{fault} at {sizes}" if sizes else fault), []
     return (after is not None, reason if after is None else ""), []
 
 
-def _fault(result: OutputResult, wanted: Array, found: Array, tolerance: float) -> str:
-    """Return how far a result is from right; "" if it is near enough."""
+def _fault(result: OutputResult, expected: Array, found: Array, tolerance: float) -> str:
+    """Return a text about the difference of a result, or "" if it is within the tolerance."""
     if result.note is not None or result.bit_equal:
         return result.note or ""
     if not tolerance or result.max_ulp is None:
-        pairs = zip(map(str, np.ravel(wanted)), map(str, np.ravel(found)), strict=True)
+        pairs = zip(map(str, np.ravel(expected)), map(str, np.ravel(found)), strict=True)
         first = next((f" ({a} becomes {b})" for a, b in pairs if a != b), "")
         return f"{result.differing} of {result.elements} elements differ{first}"
-    sizes = np.abs(wanted.astype(np.float64))
-    error = result.max_abs_error / sizes.max(initial=1e-30, where=np.isfinite(sizes))
+    magnitudes = np.abs(expected.astype(np.float64))
+    error = result.max_abs_error / magnitudes.max(initial=1e-30, where=np.isfinite(magnitudes))
     return "" if error <= tolerance else f"error {error:.2g} of the largest element"
 
 
 def _size_choices(instance: Instance) -> list[dict[str, int]]:
-    """Return choices of the sizes of dynamic dimensions: all of two, some of more."""
+    """Return combinations of sizes of dynamic dimensions.
+
+    All combinations are tested of two dimensions, and some of more.
+    """
     inputs = (value.type.tensor_type.shape.dim for value in instance.model.graph.input)
     names = dict.fromkeys(d.dim_param for dims in inputs for d in dims if d.dim_param)
     lists = {name: instance.sizes.get(name, _SIZES) for name in names}
@@ -196,7 +207,7 @@ def _feeds(instance: Instance, sizes: Mapping[str, int], seed: int) -> dict[str,
 def _elements(
     shape: Sequence[int], dtype: ir.DataType, rng: np.random.Generator, hostile: float
 ) -> Array:
-    """Return random elements, some of them hostile."""
+    """Return random elements, of which a share is adversarial."""
     if dtype in (ir.DataType.BOOL, ir.DataType.STRING):
         kind = bool if dtype == ir.DataType.BOOL else str
         return np.asarray(rng.random(shape) < 0.5).astype(kind)
@@ -213,34 +224,36 @@ def _elements(
     return np.where(rng.random(shape) < hostile, special, array).astype(dtype.numpy())
 
 
-# -------------------------------------------------------------------- models as rules leave them
+# -------------------------------------------------------------------- models after rules
 
 
 class Rewritten(NamedTuple):
-    """A model as rules leave it, and the level at which they applied."""
+    """A model after rules were applied, and their level."""
 
     model: ir.Model
     report: RewriteReport
     level: int
 
     def find_fault(self, before: Instance, tolerance: float) -> str:
-        """Return what is wrong with the model; "" if nothing is.
+        """Return the fault of the model, or "".
 
-        An inexact rule may have an error of ``tolerance``, relative to the largest element.
+        Args:
+            before: The model before the rules.
+            tolerance: The maximum error of inexact rules, relative to the largest element.
 
         Raises:
-            NeverRuns: onnxruntime does not run the model before.
+            NeverRuns: onnxruntime does not run the model before the rules.
         """
-        for found, what in (
-            (self.report.rejected, "the result has another dtype or shape"),
+        for found, fault in (
+            (self.report.rejected, "the result has a different dtype or shape"),
             (self.report.failed_on_invalid, "the rule raises an exception"),
-            (self.report.loops, "the rules undo each other for ever"),
+            (self.report.loops, "the rules undo each other repeatedly"),
         ):
             if found:
-                return what
+                return fault
         after = ir.to_proto(self.model)
         if reason := find_mistake(after):
-            find_difference(before, before.model)  # whose dtypes may be wrong, too
+            find_difference(before, before.model)  # raises NeverRuns if the original is not valid
             return f"the model is not valid: {reason}"
         return find_difference(before, after, tolerance * (self.level > 1))
 
@@ -250,7 +263,7 @@ _OTHER_DOMAIN = "com.microsoft"
 
 @functools.cache
 def _first_opsets() -> Mapping[str, int]:
-    """Return the first opset at which onnxruntime has each op of ONNX's domain."""
+    """Return the first opset of each op that onnxruntime has in ONNX's domain."""
     from onnxruntime.capi import onnxruntime_pybind11_state
 
     first: dict[str, int] = {}
@@ -262,7 +275,7 @@ def _first_opsets() -> Mapping[str, int]:
 
 
 def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with the ops that only onnxruntime has in a domain that is not checked."""
+    """Return a copy in which ops that only onnxruntime has are in a domain that onnx ignores."""
     changed = copy.deepcopy(model)
     (version,) = (each.version for each in model.opset_import if not each.domain)
     graphs = [changed.graph]
@@ -281,10 +294,10 @@ def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_mistake(model: onnx.ModelProto) -> str:
-    """Return why onnx refuses a model, or dtypes in it; "" if it does not."""
+    """Return the reason why onnx rejects a model or dtypes in it, or ""."""
     known = _without_additions(model)
     checked = copy.deepcopy(known)
-    for output in checked.graph.output:  # the checker wants a type, whichever
+    for output in checked.graph.output:  # the checker requires a type, but does not compare it
         output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, []))
     try:
         onnx.checker.check_model(checked)
@@ -295,7 +308,7 @@ def find_mistake(model: onnx.ModelProto) -> str:
 
 
 def nodes_left(model: ir.Model) -> list[ir.Node]:
-    """Return the nodes of the main graph that do not depend on constants alone."""
+    """Return the nodes of the main graph whose results are not constant."""
     constness = facts_of(model).constness
     return [node for node in model.graph if not all(map(constness.is_constant, node.outputs))]
 
@@ -303,7 +316,13 @@ def nodes_left(model: ir.Model) -> list[ir.Node]:
 def rewrite(
     rules: Sequence[Rule], model: onnx.ModelProto, levels: Sequence[Level] = (1, 2)
 ) -> Rewritten:
-    """Apply rules of one target to a model, at the first of these levels at which one applies."""
+    """Apply rules of one target to a model.
+
+    Args:
+        rules: The rules.
+        model: The model, which does not change.
+        levels: The levels to try in order, until a rule applies.
+    """
     for level in levels:
         rewritten = ir.from_proto(model)
         options = Options(level=level, target=cast(Any, rules[0].target))

@@ -67,11 +67,14 @@ def test_a_table_that_cannot_be_read(check):
     for table, reason in (
         ("", "own.txt: there is no table of models for the rules\n"),
         (TABLE + "\udcff", "own.txt: the table cannot be read: 'utf-8'"),
-        (cycle, "own.txt:4: 'y' needs itself\n"),
-        (TABLE.replace("  (", "("), "own.txt:2: there is no rule '(float[N,3]': rows are indented"),
-        ("max_of_relu(\n", "own.txt:1: there is no rule 'max_of_relu(': rows are"),
+        (cycle, "own.txt:4: value 'y' depends on itself\n"),
+        (
+            TABLE.replace("  (", "("),
+            "own.txt:2: there is no rule '(float[N,3]'; indent rows of a block",
+        ),
+        ("max_of_relu(\n", "own.txt:1: there is no rule 'max_of_relu('; indent"),
         (TABLE + "  - string[N] x", "own.txt:4: the model is not valid: [ShapeInferenceError]"),
-        (TABLE + "  - <string x>", "own.txt:4: string x: elements of strings cannot"),
+        (TABLE + "  - <string x>", "own.txt:4: string x: string constants are not"),
         (TABLE + "  - float[N] x = normal", "own.txt:4: float[N] x = normal: elements need sizes"),
         (TABLE + "  - t = Foo(x)", "own.txt:4: the model is not valid: No Op registered for Foo"),
         (TABLE + "  + t = Relu(x, x)", "own.txt:4: the model is not valid: Node with schema(::Rel"),

@@ -101,7 +101,7 @@ _BUILT_IN = {
     ),
     "dynamic-broadcasts": (
         ".dynamic_broadcasts:DynamicBroadcasts",
-        "Replace values of which only the sizes depend on inputs by constants that broadcast.",
+        "Replace values by constants that broadcast if only their sizes depend on inputs.",
     ),
     "value-info": (
         ".value_info:ValueInfo",

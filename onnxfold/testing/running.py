@@ -207,7 +207,7 @@ def _feeds(instance: Instance, sizes: Mapping[str, int], seed: int) -> dict[str,
 def _elements(
     shape: Sequence[int], dtype: ir.DataType, rng: np.random.Generator, hostile: float
 ) -> Array:
-    """Return random elements, of which a share is adversarial."""
+    """Return random elements. ``hostile`` is the share of adversarial ones."""
     if dtype in (ir.DataType.BOOL, ir.DataType.STRING):
         kind = bool if dtype == ir.DataType.BOOL else str
         return np.asarray(rng.random(shape) < 0.5).astype(kind)

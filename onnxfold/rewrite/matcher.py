@@ -1,7 +1,10 @@
 """The matcher: compares the pattern of a rule with a node and the nodes before it.
 
-What remains to be matched is a linked list of patterns and values. Each alternative, and each order
-of operands, continues with a copy of what is bound.
+The matcher is a depth-first search with backtracking. Its goals are operands to match and
+conditions to check. `Pending` is the stack of goals that remain, and `Match.bindings` has the
+values of the symbols so far. Where the inputs of a node match in several orders, or a pattern has
+alternatives, `try_alternatives` starts each of them with its own copy of the bindings. All of them
+share the goals that follow.
 """
 
 from __future__ import annotations
@@ -9,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 import numpy as np
 import onnx_ir as ir
@@ -42,19 +45,24 @@ COMMUTATIVE = frozenset(ops_with(Trait.COMMUTES))
 """ONNX's own ops with two operands in either order."""
 
 
+_Bindings = dict[object, Any]
+
+
 @dataclass(eq=False)
 class Match:
-    """The values, nodes and Python values of attributes of a rule, by symbol."""
+    """The values, nodes and attributes that the symbols of a rule stand for in a model."""
 
     rule: Rule
     facts: ModelFacts
     checks: Mapping[Expression | None, list[Term]]
-    slots: _Slots
+    """The conditions by the expression after which they are checked."""
+    bindings: _Bindings
+    """The value, node or Python value of each symbol that is matched so far."""
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        if thing in self.slots:
-            return self.slots[thing]
+        if thing in self.bindings:
+            return self.bindings[thing]
         return () if type(thing) is Values else None
 
     def value_of(self, thing: Any) -> Any:
@@ -103,6 +111,43 @@ class Match:
         except NotKnown:
             return False
 
+    def accepts_op(self, pattern: Expression, value: ir.Value | None) -> bool:
+        """Match an op, without its operands, with the node that makes a value.
+
+        Args:
+            pattern: The op, or one of its outputs.
+            value: The value, or None for an omitted input.
+        """
+        op = pattern.op
+        node = None if value is None else value.producer()
+        if op is None or value is None or node is None:
+            return False
+        if node.op_type not in op.op_types or node.domain != op.domain:
+            return False
+        if value.index() != pattern.index:
+            return False
+        if op in self.bindings:
+            return self.bindings[op] is node
+        facts = self.facts
+        if facts.functions and not facts.is_op(node, op.domain):
+            return False
+        self.bindings[op] = node
+        return _has_attributes(facts, op, node, self.bindings)
+
+    def accepts_leaf(self, leaf: Expression, value: Any) -> bool:
+        """Match a variable, a number, or an omitted input with a value."""
+        kind = type(leaf)
+        if leaf is omitted:
+            return value is None
+        if type(leaf) is Rest:
+            return bool(self.bindings.setdefault(leaf.variable, value) == value)
+        if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](self.facts, value, leaf)):
+            return False
+        if kind is Literal or kind is near or leaf is anything:
+            return True
+        bound = self.bindings.setdefault(leaf, value)
+        return bound is value or self.facts.same(bound, value)
+
     @cached_property
     def is_exact(self) -> bool:
         """Whether the rule certainly keeps every bit of the results."""
@@ -113,153 +158,207 @@ class Match:
     def roots(self) -> Sequence[ir.Value]:
         """The values that are replaced, in the order of the pattern's outputs."""
         first, *others = self.rule.pair.patterns
-        all_of = self.slots[first.op].outputs if type(first) is AllOutputs else None
-        return all_of or [self.slots[result], *[self.slots[o.op].outputs[o.index] for o in others]]
+        bindings = self.bindings
+        if type(first) is AllOutputs:
+            outputs: Sequence[ir.Value] = bindings[first.op].outputs
+            return outputs
+        return [bindings[result], *[bindings[o.op].outputs[o.index] for o in others]]
 
     @cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All matched nodes, in the order of the pattern."""
-        found = map(self.slots.get, self.rule.symbols)
+        found = map(self.bindings.get, self.rule.symbols)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
         return {each: None for each in found if type(each) is ir.Node}
 
 
-_Slots = dict[object, Any]
-_Pending = tuple[Any, Any, Any] | None
-"""A pattern, the value or values that it must match, and what follows; or conditions."""
-
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
-def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> Match | None:
-    """Match a rule with a node as its first root, so that it keeps every bit if ``exact``."""
+@final
+@dataclass(eq=False, slots=True)
+class PendingOperand:
+    """A goal: match a pattern with a value."""
+
+    pattern: Expression
+    value: Any
+    """The value; None for an omitted input, a tuple for a variadic variable."""
+    then: Pending
+    """The goals that follow."""
+
+
+@final
+@dataclass(eq=False, slots=True)
+class PendingConditions:
+    """A goal: check conditions whose symbols are bound by then."""
+
+    conditions: list[Term]
+    then: Pending
+    """The goals that follow."""
+
+
+Pending = PendingOperand | PendingConditions | None
+"""A stack of goals: the first goal links to the next one. None is the empty stack."""
+
+
+def find_match(
+    rule: Rule,
+    node: ir.Node,
+    facts: ModelFacts,
+    *,
+    exact: bool,
+    make_match: Callable[..., Match] = Match,
+) -> Match | None:
+    """Match a rule with a node as its first root.
+
+    Args:
+        rule: The rule.
+        node: The node.
+        facts: The facts of the model.
+        exact: Whether the match must keep every bit.
+        make_match: Called with the rule, the facts, the checks and the first bindings.
+    """
     for root, checks in (rule.checks_of_exact if exact else rule.checks).items():
         op = root.op
         outputs = node.outputs
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
-            match = Match(rule, facts, checks, {result: value})
-            last = (checks[None], None, None) if None in checks else None
-            if _find(match, (root, value, last)):
+            match = make_match(rule, facts, checks, {result: value})
+            last = PendingConditions(checks[None], None) if None in checks else None
+            if match_all(match, PendingOperand(root, value, last)):
                 return match
     return None
 
 
-def _find(match: Match, pending: _Pending) -> bool:
-    """Match what is pending, and check each condition as soon as what it needs is bound."""
-    facts = match.facts
+def match_all(match: Match, pending: Pending) -> bool:
+    """Reach all pending goals, and extend the bindings of the match.
+
+    Conditions are checked as soon as their symbols are bound.
+
+    Returns:
+        Whether all goals were reached. Otherwise the bindings are incomplete.
+    """
     checks = match.checks
-    slots = match.slots
     while pending is not None:
-        pattern, value, pending = pending
-        if type(pattern) is list:
-            if not all(map(match.holds, pattern)):
+        then = pending.then
+        if type(pending) is PendingConditions:
+            if not all(map(match.holds, pending.conditions)):
                 return False
+            pending = then
             continue
+        pattern = pending.pattern
+        value = pending.value
         op = pattern.op
-        swap = None
-        ways: Iterable[tuple[Sequence[Any], Sequence[Any]]] = ()
         if op is not None:
-            node = None if value is None else value.producer()
-            if node is None or node.op_type not in op.op_types or node.domain != op.domain:
+            is_known = op in match.bindings
+            if not match.accepts_op(pattern, value):
                 return False
-            if value.index() != pattern.index:
-                return False
-            if op in slots:
-                if slots[op] is not node:
-                    return False
+            if is_known:
+                pending = then
                 continue
-            if facts.functions and not facts.is_op(node, op.domain):
-                return False
-            slots[op] = node
-            if not _has_attributes(facts, op, node, slots):
-                return False
             if op in checks and not all(map(match.holds, checks[op])):
                 return False
             swap = None if op.variable is None else op.variable.swap
-            ways = zip(repeat(op.operands), _ways(op, node, swap is not None))
-        elif type(pattern) is any_of:
-            slots[pattern] = value
-            pending = (checks[pattern], None, pending) if pattern in checks else pending
-            ways = [((choice,), (value,)) for choice in pattern.operands]
-        elif _accepts(facts, pattern, value, slots):
+            orders = _input_orders(op, value.producer(), may_swap=swap is not None)
+            if type(orders) is tuple and len(orders) == 1:
+                if swap is not None:
+                    match.bindings[swap] = False
+                pending = _with_operands(op, orders[0], then)
+                continue
+            # lazily: an op with thousands of inputs may have as many distributions
+            alternatives: Iterable[Pending] = map(partial(_with_operands, op, then=then), orders)
+            return try_alternatives(match, alternatives, swap)
+        if type(pattern) is any_of:
+            match.bindings[pattern] = value
             if pattern in checks:
-                pending = checks[pattern], None, pending
-            continue
-        count = 0
-        way = pending
-        for operands, inputs in ways:  # there are many for an op with thousands of operands
-            if count:
-                match.slots = slots.copy()
-                if _find(match, way):
-                    return True
-            count, way = count + 1, pending
-            for operand, value in zip(operands[::-1], inputs[::-1], strict=True):
-                way = operand, value, way
-        if not count:
+                then = PendingConditions(checks[pattern], then)
+            choices = [PendingOperand(choice, value, then) for choice in pattern.operands]
+            return try_alternatives(match, choices)
+        if not match.accepts_leaf(pattern, value):
             return False
-        match.slots = slots
-        pending = way
-        if swap is not None:
-            slots[swap] = count > 1
+        pending = PendingConditions(checks[pattern], then) if pattern in checks else then
     return True
 
 
-def _accepts(facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:
-    """Match a variable, a number, or an omitted input."""
-    kind = type(leaf)
-    if leaf is omitted:
-        return value is None
-    if type(leaf) is Rest:
-        return bool(slots.setdefault(leaf.variable, value) == value)
-    if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
-        return False
-    if kind is Literal or kind is near or leaf is anything:
-        return True
-    bound = slots.setdefault(leaf, value)
-    return bound is value or facts.same(bound, value)
+def try_alternatives(
+    match: Match, alternatives: Iterable[Pending], swap: object | None = None
+) -> bool:
+    """Reach the goals of the first possible alternative; each begins with the same bindings.
+
+    Args:
+        match: The match, which gets the bindings of that alternative.
+        alternatives: The stacks of goals.
+        swap: The symbol that is bound to whether the alternative is not the first one: whether the
+            two operands of an op are in reverse order.
+
+    Returns:
+        Whether an alternative was possible.
+    """
+    bindings = match.bindings
+    for index, pending in enumerate(alternatives):
+        match.bindings = bindings.copy()
+        if swap is not None:
+            match.bindings[swap] = index > 0
+        if match_all(match, pending):
+            return True
+    return False
 
 
-def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> bool:
+def _with_operands(op: Op, inputs: Sequence[Any], then: Pending) -> Pending:
+    """Return the goals that match the operands of an op in order, before those that follow."""
+    for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
+        then = PendingOperand(operand, value, then)
+    return then
+
+
+def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, bindings: _Bindings) -> bool:
     """Match the attributes of a node with those of an op."""
     if op.variable is None:
         if node.attributes.data and not facts.has_only_defaults(node, op.attributes):
             return False
     else:
-        other = slots.setdefault(op.variable, node)
-        if other is not node:
-            one, same = (content_of_attributes(n.attributes.data.values()) for n in (node, other))
-            if node.op_type != other.op_type or one is None or one != same:
-                return False
+        other = bindings.setdefault(op.variable, node)
+        if other is not node and not _is_same_op(node, other):
+            return False
     for name in op.attributes:
-        wanted = op.attributes[name]
-        if wanted is anything:
+        expected = op.attributes[name]
+        if expected is anything:
             continue
         value = facts.attribute(node, name)
         if value is None:
             return False
-        if type(wanted) is Attribute:
-            bound = slots.setdefault(wanted, value)
+        if type(expected) is Attribute:
+            bound = bindings.setdefault(expected, value)
             if bound is not value and not identical(bound, value):
                 return False
-        elif not identical(_rounded(value), _rounded(wanted)):
+        elif not identical(_rounded(value), _rounded(expected)):
             return False
     return True
 
 
-def _ways(op: Op, node: ir.Node, either_way: bool) -> Iterable[Sequence[Any]]:
-    """Return the inputs of a node for the operands of an op: the two of a commutative op in either
-    order, and with variadic variables in every distribution.
+def _is_same_op(node: ir.Node, other: ir.Node) -> bool:
+    """Return whether two nodes have the same op type and the same attributes."""
+    if node.op_type != other.op_type:
+        return False
+    content = content_of_attributes(node.attributes.data.values())
+    return content is not None and content == content_of_attributes(other.attributes.data.values())
+
+
+def _input_orders(op: Op, node: ir.Node, *, may_swap: bool) -> Iterable[Sequence[Any]]:
+    """Return the inputs of a node for the operands of an op in each order that can match.
+
+    The two inputs of a commutative op, or of one that may swap them, are in either order. Variadic
+    variables get every distribution of the inputs.
     """
     inputs = node.inputs
     count = len(op.operands)
     if True in op.variadic:
-        return _shares(inputs, op.variadic)
+        return _distributions(inputs, op.variadic)
     if len(inputs) != count:
         if any(v is not None for v in inputs[count:]):
             return ()
         inputs = (*inputs[:count], *[None] * (count - len(inputs)))
-    may_commute = either_way or (node.op_type in COMMUTATIVE and not op.domain)
+    may_commute = may_swap or (node.op_type in COMMUTATIVE and not op.domain)
     if count == 2 and may_commute and inputs[0] is not inputs[1]:
         return inputs, inputs[::-1]
     return (inputs,)
@@ -285,18 +384,27 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
 """The values that numbers and some variables accept; other variables accept any."""
 
 
-def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
-    """Yield each distribution of inputs to operands in order; a variadic operand gets a tuple."""
-    place = variadic.index(True)
-    before = inputs[:place]
-    others = variadic[place + 1 :]
-    most = len(inputs) - place - others.count(False)
-    for size in range(most + 1) if True in others else (most,):
-        if size >= 0:
-            own = tuple(inputs[place : place + size])
-            left = inputs[place + size :]
-            for shares in _shares(left, others) if True in others else (left,):
-                yield *before, own, *shares
+def _distributions(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterable[tuple[Any, ...]]:
+    """Return each distribution of inputs to operands in order; a variadic operand gets a tuple."""
+    index = variadic.index(True)
+    following = variadic[index + 1 :]
+    longest = len(inputs) - index - following.count(False)
+    if longest < 0:
+        return ()
+    if True in following:
+        return _distributions_to_several(inputs, index, longest, following)
+    end = index + longest
+    return ((*inputs[:index], tuple(inputs[index:end]), *inputs[end:]),)
+
+
+def _distributions_to_several(
+    inputs: Sequence[Any], index: int, longest: int, following: Sequence[bool]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the distributions with each length of the first variadic operand, shortest first."""
+    for end in range(index, index + longest + 1):
+        own = tuple(inputs[index:end])
+        for others in _distributions(inputs[end:], following):
+            yield *inputs[:index], own, *others
 
 
 def _rounded(value: Any) -> Any:

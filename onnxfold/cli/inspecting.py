@@ -130,29 +130,48 @@ def inspect(
 @several("--value", "values", metavar="GLOB", help="Show only values or nodes whose name matches")
 @click.option(
     "--why",
-    "node",
     metavar="NODE",
     help="Explain one node, given by its name or by the name of one of its outputs.",
 )
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Show the rules that come closest to a match at this node, and their first failure.",
+)
+@click.option("--rule", metavar="RULE", help="With --node: show why this rule does not match.")
 @LEVEL
 @folding_options
 @output_options
 def explain(
-    model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any
+    model: str,
+    values: tuple[str, ...],
+    why: str | None,
+    node: str | None,
+    rule: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Show why nodes with constant inputs would be folded or kept.
 
     "if folded" is the size of the result in the file. "if kept" is the size of the operands that
     only this node reads. --why shows the path from any node to the inputs on which it depends.
+    --node and --rule show the pattern element or the condition that keeps a rule from rewriting a
+    node.
     """
-    if node is not None and values:
-        raise click.UsageError("--why explains one node; leave out --value")
+    if why is not None and (values or node is not None):
+        raise click.UsageError("--why explains one node; leave out --value and --node")
+    if values and node is not None:
+        raise click.UsageError("--node explains rules at one node; leave out --value")
+    if rule is not None and node is None:
+        raise click.UsageError("--rule needs --node NAME")
     import onnxfold
     from onnxfold.tools.report.explanations import Decisions
 
     answer: Any
-    if node is not None:
-        answer = onnxfold.why(model, node, **options)
+    if why is not None:
+        answer = onnxfold.why(model, why, **options)
+    elif node is not None:
+        answer = onnxfold.explain(model, node=node, rule=rule, **options)
     else:
         answer = Decisions(
             d

@@ -53,16 +53,34 @@ def apply(match: Match, keeps: Keeps) -> Change:
     dying = _dying(match, first, keeps)
     builder = Builder(match, first)
     try:
-        values = builder.values()
-        _check_count(builder, dying)
-        _check_values(match, values)
-        values = _keep_outputs(builder, values, dying, keeps)
+        values = _replacement(builder, dying, keeps)
     except Exception:
         builder.discard()
         raise
     finally:
         builder.close()
     return _connect(builder, values, dying, keeps)
+
+
+def try_apply(match: Match, keeps: Keeps) -> None:
+    """Raise the exception that `apply` would raise, if any; the graph is unchanged."""
+    first = match.roots[0].producer()
+    assert first is not None
+    dying = _dying(match, first, keeps)
+    builder = Builder(match, first)
+    try:
+        _replacement(builder, dying, keeps)
+    finally:
+        builder.discard()
+        builder.close()
+
+
+def _replacement(builder: Builder, dying: dict[ir.Node, None], keeps: Keeps) -> list[ir.Value]:
+    """Build the replacement and return its values, which have no users yet."""
+    values = builder.values()
+    _check_count(builder, dying)
+    _check_values(builder.match, values)
+    return _keep_outputs(builder, values, dying, keeps)
 
 
 def _dying(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:

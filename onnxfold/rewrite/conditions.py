@@ -51,7 +51,7 @@ def _are_equal(left: Any, right: Any) -> bool:
     unequal = [(one, other) for one, other in pairs if one is not other and one != other]
     unsure = Expr, tuple, list  # there may be sizes in these, too
     if unequal and all(isinstance(a, unsure) or isinstance(b, unsure) for a, b in unequal):
-        raise NotKnown
+        raise NotKnown("it depends on symbolic sizes whether {} and {} are equal", left, right)
     return not unequal
 
 
@@ -104,7 +104,7 @@ def _junction(function: Callable[..., bool], form: str, level: int) -> Callable[
     _FORMS[function] = form, level
 
     def join(term: Term, other: object) -> Term:
-        return _Joined(function, term, other) if isinstance(other, Term) else _refuse(other)
+        return Joined(function, term, other) if isinstance(other, Term) else _refuse(other)
 
     return join
 
@@ -174,7 +174,7 @@ class Term(functools.partial[Any], Recorded):
     def permuted_by(elements: Any, permutation: Sequence[int]) -> tuple[Any, ...]:
         """Return the elements of a tuple at the indices of a permutation."""
         if sorted(permutation) != list(range(len(elements))):
-            raise NotKnown  # no permutation of these
+            raise NotKnown("{} is no permutation of the elements of {}", permutation, elements)
         return tuple(elements[k] for k in permutation)
 
     @property
@@ -235,7 +235,7 @@ class Unpacked:
         return f"*{self.term!r}"
 
 
-class _Joined(Term):
+class Joined(Term):
     """Conditions joined by & or |: unknown operands do not matter where another one decides."""
 
     __slots__ = ()
@@ -251,6 +251,7 @@ class _Joined(Term):
     __ge__ = __eq__
 
     def evaluate(self, match: Any) -> bool:
+        """Return whether the conditions hold; raise NotKnown if an unknown one decides."""
         decides = self.func is any
         unknown = None
         for operand in self.args:
@@ -258,9 +259,11 @@ class _Joined(Term):
                 if bool(match.value_of(operand)) is decides:
                     return decides
             except NotKnown as reason:
-                unknown = type(reason)  # not the exception: its traceback holds this frame
+                # not the exception: its traceback holds this frame
+                unknown = type(reason), reason.args
         if unknown is not None:
-            raise unknown
+            kind, subject = unknown
+            raise kind(*subject)
         return not decides
 
 
@@ -278,7 +281,7 @@ class _Computed(Term):
     def evaluate(self, match: Any) -> Any:
         found = super().evaluate(match)
         if found is None:
-            raise NotKnown
+            raise NotKnown("{} returned no value", self.func.__name__)
         return found
 
     @property
@@ -302,7 +305,7 @@ class Attribute(Term):
         """Return the value that the attribute has in a match."""
         content = match.bound(self)
         if content is None:
-            raise NotGiven
+            raise NotGiven("the attribute {} is omitted", self)
         return plain_number(content)
 
     @property
@@ -358,7 +361,7 @@ def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
     conjuncts = Where()
     for condition in conditions:
-        if isinstance(condition, _Joined) and condition.func is all:
+        if isinstance(condition, Joined) and condition.func is all:
             conjuncts += where(*condition.args)
         else:
             conjuncts.append(condition if isinstance(condition, Term) else _refuse(condition))

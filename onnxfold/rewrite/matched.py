@@ -19,6 +19,9 @@ from onnxfold.ir.symbolic.fact import Shape, differ
 from onnxfold.ops import Op, Trait, definition_of
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
 
+_ELEMENTS = "the elements of {}"
+_AXES = "the axes of the node of {}"
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _P = ParamSpec("_P")
@@ -74,7 +77,7 @@ class Value(Recorded):
     @fact
     def dtype(self: Matched) -> ir.DataType:
         """The dtype (equal to its ONNX number)."""
-        return _known(self.facts.types.of(self.value).dtype)
+        return _known(self.facts.types.of(self.value).dtype, "the dtype of {}", self)
 
     @fact
     def is_float(self: Matched) -> bool:
@@ -92,12 +95,13 @@ class Value(Recorded):
 
         A symbol equals itself only; arithmetic and order of symbols end the match.
         """
-        return _known(self.facts.types.of(self.value).shape)
+        return _known(self.facts.types.of(self.value).shape, "the shape of {}", self)
 
     @fact
     def sizes(self: Matched) -> tuple[int, ...]:
         """The shape, if every size is a number."""
-        return _known(self.facts.types.of(self.value).static_shape)
+        static_shape = self.facts.types.of(self.value).static_shape
+        return _known(static_shape, "a size in the shape of {}", self)
 
     @fact
     def size(self: Matched) -> int:
@@ -107,7 +111,7 @@ class Value(Recorded):
     @fact
     def rank(self: Matched) -> int:
         """The number of axes."""
-        return _known(self.facts.types.of(self.value).rank)
+        return _known(self.facts.types.of(self.value).rank, "the rank of {}", self)
 
     @question
     def extent(self: Matched, axis: int) -> int | None:
@@ -119,7 +123,9 @@ class Value(Recorded):
     @question
     def sizes_of(self: Matched, axes: Iterable[int]) -> tuple[int, ...]:
         """Return the sizes of some axes, if they are numbers."""
-        return tuple(_known(self.extent(axis)) for axis in axes)
+        return tuple(
+            _known(self.extent(axis), "the size of axis {} of {}", axis, self) for axis in axes
+        )
 
     @fact
     def has_one_element(self: Matched) -> bool:
@@ -174,11 +180,15 @@ class Value(Recorded):
                 sizes.append(size)
             elif k < len(before) and size == before[k]:
                 sizes.append(0)  # the size that it has
+            elif isinstance(size, int):
+                raise NotKnown("no operand of a Reshape gives the shape of {}", self)
             else:
-                sizes.append(_known(None if isinstance(size, int) else -1))
+                sizes.append(-1)
         # beside a -1 there must be no size that is 0 when the model runs
         is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
-        return _known(None if is_open else tuple(sizes))
+        if is_open:
+            raise NotKnown("no operand of a Reshape gives the shape of {}", self)
+        return tuple(sizes)
 
     @question
     def is_per_channel(self: Matched, other: Any, axis: int) -> bool:
@@ -199,7 +209,9 @@ class Value(Recorded):
     def last_two_swapped(self: Matched) -> tuple[int, ...]:
         """The permutation that swaps the last two of at least two axes."""
         rank = self.rank
-        return _known((*range(rank - 2), rank - 1, rank - 2) if rank > 1 else None)
+        if rank < 2:
+            raise NotKnown("{} has fewer than two axes", self)
+        return (*range(rank - 2), rank - 1, rank - 2)
 
     @question
     def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
@@ -207,7 +219,7 @@ class Value(Recorded):
         axes = tuple(permutation)
         shape = self.shape
         if sorted(axes) != list(range(len(shape))):
-            raise NotKnown  # no permutation of these
+            raise NotKnown("{} is no permutation of the axes of {}", axes, self)
         moved = [axis for axis in axes if shape[axis] != 1]
         return moved == sorted(moved)
 
@@ -224,7 +236,7 @@ class Value(Recorded):
         """
         tensor = self.facts.constness.tensor(self.value)
         if tensor is None and (self.node.domain or Trait.QUANTIZES in self.definition.traits):
-            raise NotKnown
+            raise NotKnown("constant propagation does not fold {}", self)
         operands = () if tensor is not None else filter(None, self.inputs)
         below = sum(operand.freed_bytes for operand in operands)
         return (below if tensor is None else int(tensor.nbytes)) if self.is_single_use else 0
@@ -242,7 +254,7 @@ class Value(Recorded):
     @fact
     def array(self: Matched) -> np.ndarray[Any, Any]:
         """The elements of a small constant, read-only."""
-        return _known(self.facts.constness.array(self.value))
+        return _known(self.facts.constness.array(self.value), _ELEMENTS, self)
 
     @fact
     def is_zeros(self: Matched) -> bool:
@@ -257,7 +269,7 @@ class Value(Recorded):
     @fact
     def is_finite(self: Matched) -> bool:
         """Whether no element of a constant is infinite or a NaN."""
-        return _known(self.facts.constness.is_finite(self.value))
+        return _known(self.facts.constness.is_finite(self.value), _ELEMENTS, self)
 
     @fact
     def is_positive_zeros(self: Matched) -> bool:
@@ -291,20 +303,21 @@ class Value(Recorded):
         """The elements of a small constant of integers: axes, sizes, bounds."""
         array = self.array
         if array.dtype.kind not in "iu":
-            raise NotKnown
+            raise NotKnown("the elements of {} are no integers", self)
         return tuple(int(v) for v in array.ravel())
 
     @fact
     def sizes_in(self: Matched) -> Shape:
         """The elements of a short vector of integers, with symbols for unknown ones."""
-        return tuple(_known(self.facts.types.of(self.value).objects).ravel())
+        elements = self.facts.types.of(self.value).objects
+        return tuple(_known(elements, "the integers in {}", self).ravel())
 
     @fact
     def number(self: Matched) -> Any:
         """The one element of a constant, a NumPy scalar of its dtype."""
         array = self.array
         if array.size != 1 or not (self.is_integer or self.is_float):
-            raise NotKnown
+            raise NotKnown("{} is not one number", self)
         return array.reshape(())[()]
 
     @fact
@@ -361,7 +374,7 @@ class Value(Recorded):
         """
         found = plain_number(self.facts.attribute(self.node, name))
         if found is None and name in self.node.attributes:
-            raise NotKnown
+            raise NotKnown("the attribute {} of the node of {} is not known", name, self)
         return default if found is None else found
 
     @fact
@@ -399,13 +412,14 @@ class Value(Recorded):
         for name in ("axes", "axis"):
             found = self.attribute(name)
             if found is not None:
-                return _known((found,) if isinstance(found, int) else found or None)
+                axes = (found,) if isinstance(found, int) else found
+                return _known(axes or None, _AXES, self)
         schema = self.facts.schema(self.node)
         names = [] if schema is None else [formal.name for formal in schema.inputs]
         for name, given in zip(names, self.inputs, strict=False):
             if name in ("axes", "axis") and given is not None:
-                return _known(given.ints or None)
-        raise NotKnown
+                return _known(given.ints or None, _AXES, self)
+        raise NotKnown("the node of {} has no axes", self)
 
     @fact
     def axes(self: Matched) -> tuple[int, ...]:
@@ -438,10 +452,13 @@ class Matched(Value):
     def __hash__(self) -> int:
         return hash(self.value)
 
+    def __repr__(self) -> str:
+        return repr(self.value.name)
+
     @property
     def _first_input(self) -> Matched:
         """The first input of the node."""
-        return _known(self.inputs[0])
+        return _known(self.inputs[0], "the first input of the node of {}", self)
 
     @property
     def definition(self) -> Op:
@@ -474,7 +491,7 @@ class Matched(Value):
     @property
     def node(self) -> ir.Node:
         """The node that makes it."""
-        return _known(self.value.producer())
+        return _known(self.value.producer(), "the node of {}", self)
 
     @property
     def inputs(self) -> list[Matched | None]:
@@ -495,7 +512,7 @@ class NodeOfValue:
 
     @property
     def _input(self) -> Matched:
-        return _known(self._value.inputs[0])
+        return _known(self._value.inputs[0], "the first input of the node of {}", self._value)
 
     @property
     def input_dtype(self) -> ir.DataType:
@@ -504,7 +521,8 @@ class NodeOfValue:
 
     def has_no_negative_zero(self, k: int) -> bool:
         """Return whether no element of an operand is -0.0."""
-        return _known(self._value.inputs[k]).has_no_negative_zero
+        operand = _known(self._value.inputs[k], "input {} of the node of {}", k, self._value)
+        return operand.has_no_negative_zero
 
     @property
     def limits(self) -> list[float | None]:
@@ -532,15 +550,26 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     # no tensor has more than 64 axes
     axes, low, high = list(axes), -(rank or 0), 64 if rank is None else rank
     found = {axis % high for axis in axes if low <= axis < high}
-    return _known(tuple(sorted(found)) if len(found) == len(axes) else None)
+    if len(found) < len(axes):
+        raise NotKnown("the axes {} are repeated, or they do not exist", axes)
+    return tuple(sorted(found))
 
 
 def _are_same(one: Shape, other: Shape) -> bool:
     """Return whether two shapes are equal; raise NotKnown where a symbolic size decides."""
-    return one == other or _known(False if differ(one, other) else None)
+    if one == other:
+        return True
+    if differ(one, other):
+        return False
+    raise NotKnown("it depends on symbolic sizes whether {} and {} are equal", one, other)
 
 
-def _known(found: _T | None) -> _T:
+def _known(found: _T | None, subject: str, *things: object) -> _T:
+    """Return a fact that is not None.
+
+    Raises:
+        NotKnown: it is None. The arguments are a format string and the things in it.
+    """
     if found is None:
-        raise NotKnown
+        raise NotKnown(subject + " is not known", *things)
     return found

@@ -98,10 +98,10 @@ class Match:
             return self.bound(thing)
         found = self.value_of(thing)
         if isinstance(thing, Term) and found is None:
-            raise NotKnown
+            raise NotKnown("{} is not known", thing)
         for each in found if isinstance(found, tuple) else (found,):
             if isinstance(each, Expr):
-                raise NotKnown
+                raise NotKnown("a size in {} is symbolic", thing)
         return found
 
     def holds(self, condition: Term) -> bool:
@@ -147,6 +147,26 @@ class Match:
             return True
         bound = self.bindings.setdefault(leaf, value)
         return bound is value or self.facts.same(bound, value)
+
+    def operand_orders(self, op: Op, node: ir.Node) -> Iterable[Sequence[Any]]:
+        """Return the inputs of a node for the operands of an op, in each order that can match.
+
+        The two inputs of a commutative op, or of one that may swap them, are in either order.
+        Variadic variables get every distribution of the inputs.
+        """
+        inputs = node.inputs
+        count = len(op.operands)
+        if True in op.variadic:
+            return _distributions(inputs, op.variadic)
+        if len(inputs) != count:
+            if any(v is not None for v in inputs[count:]):
+                return ()
+            inputs = (*inputs[:count], *[None] * (count - len(inputs)))
+        may_swap = op.variable is not None and op.variable.swap is not None
+        may_commute = may_swap or (node.op_type in COMMUTATIVE and not op.domain)
+        if count == 2 and may_commute and inputs[0] is not inputs[1]:
+            return inputs, inputs[::-1]
+        return (inputs,)
 
     @cached_property
     def is_exact(self) -> bool:
@@ -259,7 +279,7 @@ def match_all(match: Match, pending: Pending) -> bool:
             if op in checks and not all(map(match.holds, checks[op])):
                 return False
             swap = None if op.variable is None else op.variable.swap
-            orders = _input_orders(op, value.producer(), may_swap=swap is not None)
+            orders = match.operand_orders(op, value.producer())
             if type(orders) is tuple and len(orders) == 1:
                 if swap is not None:
                     match.bindings[swap] = False
@@ -342,26 +362,6 @@ def _is_same_op(node: ir.Node, other: ir.Node) -> bool:
         return False
     content = content_of_attributes(node.attributes.data.values())
     return content is not None and content == content_of_attributes(other.attributes.data.values())
-
-
-def _input_orders(op: Op, node: ir.Node, *, may_swap: bool) -> Iterable[Sequence[Any]]:
-    """Return the inputs of a node for the operands of an op in each order that can match.
-
-    The two inputs of a commutative op, or of one that may swap them, are in either order. Variadic
-    variables get every distribution of the inputs.
-    """
-    inputs = node.inputs
-    count = len(op.operands)
-    if True in op.variadic:
-        return _distributions(inputs, op.variadic)
-    if len(inputs) != count:
-        if any(v is not None for v in inputs[count:]):
-            return ()
-        inputs = (*inputs[:count], *[None] * (count - len(inputs)))
-    may_commute = may_swap or (node.op_type in COMMUTATIVE and not op.domain)
-    if count == 2 and may_commute and inputs[0] is not inputs[1]:
-        return inputs, inputs[::-1]
-    return (inputs,)
 
 
 def _is_near(facts: ModelFacts, value: ir.Value, leaf: near) -> bool:

@@ -114,7 +114,7 @@ class Symbol(Value):
         """
         content = match.bound(self)
         if content is None:
-            raise NotGiven
+            raise NotGiven("{} is omitted", self)
         if type(content) is tuple:
             return tuple(v and Matched(v, match.facts) for v in content)
         # onnx-ir's classes are protocols, for which `isinstance` is slow

@@ -7,7 +7,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import onnx_ir as ir
 
@@ -16,13 +16,17 @@ from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.api.options import OptionArguments, Options, options_of
 from onnxfold.api.signatures import checked
 from onnxfold.ir import storage
+from onnxfold.ir.editing import make_node_names_unique
 from onnxfold.ir.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.ir.storage import ModelLike
+from onnxfold.passes.context import Result
 from onnxfold.passes.pipeline import run_bounded
+from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.support.errors import UsageError, option, suggestion
 from onnxfold.support.memory import paused_garbage_collection
 from onnxfold.support.tables import Printable, Table, bytes_text, first_of
+from onnxfold.tools.report.rule_matches import RuleMatches, take_matches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -32,6 +36,7 @@ logger = logging.getLogger("onnxfold")
 _MAX_DECISIONS = 20  # rows of the table
 _MAX_STEPS = 12  # rows of a path; the middle of a longer path is left out
 _MAX_NAMES = 8  # in a line
+_FREE_INITIALIZERS = 4  # the IR version from which initializers need not be inputs
 
 
 @dataclass(frozen=True)
@@ -124,23 +129,55 @@ class Decisions(Printable, list[Decision]):
         return _decisions_text(self)
 
 
+@overload
+def explain(
+    source: ModelLike,
+    /,
+    *,
+    node: None = None,
+    rule: None = None,
+    **options: Unpack[OptionArguments],
+) -> Decisions: ...
+@overload
+def explain(
+    source: ModelLike, /, *, node: str, rule: str | None = None, **options: Unpack[OptionArguments]
+) -> RuleMatches: ...
+
+
 @checked
-def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> Decisions:
+def explain(
+    source: ModelLike,
+    /,
+    *,
+    node: str | None = None,
+    rule: str | None = None,
+    **options: Unpack[OptionArguments],
+) -> Decisions | RuleMatches:
     """Return why each node with constant inputs would be folded or would stay.
+
+    With ``node``, return how far a rule matches at this node, and the first pattern element or
+    condition that fails: in the model as given and in the optimized model.
 
     Args:
         source: The model: a path or a model in memory, which is not changed.
+        node: The name of a node, or of one of its results; also in a subgraph or a function.
+        rule: The name of a rule. By default the rules that match most of the nodes before ``node``.
         options: See `onnxfold.api.options.OptionArguments`.
 
     Returns:
         A decision for each node with constant inputs. Nothing is written.
 
     Raises:
+        UsageError: No node or no rule has that name.
         OnnxFoldError: The model or an option is invalid.
     """
+    if rule is not None and node is None:
+        raise UsageError(f"{option('rule')} needs {option('node')}: the node at which it is tried")
     fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
-        return Decisions(_folded(source, fold)[1])
+        if node is None:
+            return Decisions(_folded(source, fold)[1])
+        return _rule_matches(source, node, rule, fold)
 
 
 @checked
@@ -192,14 +229,32 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
         )
 
 
+def _rule_matches(source: ModelLike, name: str, rule: str | None, options: Options) -> RuleMatches:
+    """Return how far a rule, or the closest rules, match at a node."""
+    model = storage.opened(source)
+    if model.ir_version < _FREE_INITIALIZERS:
+        model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+    make_node_names_unique(model)
+    node = _node_named(model, name)
+    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+    optimized, result = _optimized(source, options)
+    return take_matches(model, node, optimized, result, options, rule)
+
+
 def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decision]]:
     """Return the optimized model, and the decisions about nodes with constant inputs."""
+    model, result = _optimized(source, options)
+    return model, [*result.folds, *result.kept()]
+
+
+def _optimized(source: ModelLike, options: Options) -> tuple[ir.Model, Result]:
+    """Return the optimized model and the result of the passes; log their warnings."""
     model = storage.opened(source)
     size = storage.model_bytes(model)
     model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
     for warning in result.warnings:
         logger.warning("%s", warning)
-    return model, [*result.folds, *result.kept()]
+    return model, result
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:

@@ -105,6 +105,7 @@ planned = onnxfold.plan(path, share_weights=True, level=0, check=1)
 predicted: dict[str, int] = planned.prediction.memory
 reasons: list[str | None] = [decision.reason for decision in onnxfold.explain(proto, keep=["y"])]
 inputs: list[str] = onnxfold.why("in.onnx", "y", level=2).inputs
+fired: list[bool] = [m.fired for m in onnxfold.explain(path, node="y", rule="identity").rules]
 batch: Batch = onnxfold.batch(["models", path], "out", memory=1 << 30, timeout=60.0, level=1)
 onnxfold.batch("models", "out", workers=2, executor=ThreadPoolExecutor(), scheduler=None, check=1)
 onnxfold.batch(path, "out", only_plan=False, journal="journal.jsonl", progress=told)

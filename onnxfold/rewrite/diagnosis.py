@@ -1,0 +1,612 @@
+"""Why a rule does not apply at a node: the pattern elements and conditions that failed first.
+
+`diagnose` repeats the search of the matcher with a match that records each failure. The ordinary
+search records nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.facts import ModelFacts, identical
+from onnxfold.ir.graphs import op_name
+from onnxfold.ir.onnx_ir_private import uses
+from onnxfold.ir.symbolic import Expr, NotKnown
+from onnxfold.ir.symbolic.fact import Texts
+from onnxfold.rewrite.apply import Mismatch, try_apply
+from onnxfold.rewrite.build import Refused, is_available
+from onnxfold.rewrite.conditions import (
+    Attribute,
+    Joined,
+    NotGiven,
+    Recorded,
+    Term,
+    symbols_of,
+    text_of,
+)
+from onnxfold.rewrite.matched import Matched
+from onnxfold.rewrite.matcher import Match, find_match
+from onnxfold.rewrite.patterns import (
+    Constant,
+    Expression,
+    Literal,
+    Op,
+    Rest,
+    Symbol,
+    Variable,
+    anything,
+    filled,
+    is_on_constants,
+    near,
+    omitted,
+    op_of,
+    result,
+    walk,
+)
+from onnxfold.rewrite.rule import Rule
+from onnxfold.support.errors import OnnxFoldError
+from onnxfold.support.tables import count_text, first_of
+
+_MOST_FAILURES = 4
+"""Failures that are recorded of equally close alternatives."""
+_MOST_NAMES = 4
+"""Op types and consumers that a text lists."""
+_MOST_VALUES = 3
+"""Values in the reason of a condition."""
+_MOST_ELEMENTS = 8
+"""Elements of the largest constant that a text shows."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A pattern element that did not match, or a condition that failed.
+
+    Attributes:
+        kind: "op": the node that makes the value has another type, or another output of it is
+            read; "attribute": an attribute differs; "inputs": the number of inputs differs;
+            "constant": the value is not a constant; "number": it has other elements; "value": it is
+            another value than the one that the variable stands for, or an input is omitted;
+            "condition": a condition is false; "unknown": the model does not determine a condition;
+            "exactness": bits may change; "graph": the nodes cannot be replaced, for example because
+            of other consumers; "replacement": the replacement cannot be made.
+        element: The pattern element or the condition, as in the rule.
+        value: The name of the value in the model, or "".
+        reason: The reason in one sentence.
+        facts: The values, shapes and constants that the failure depends on, by their terms in the
+            rule.
+    """
+
+    kind: str
+    element: str
+    value: str
+    reason: str
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How far a rule matched at a node.
+
+    Attributes:
+        applies: Whether the rule matches, and its replacement can be made.
+        matched: The nodes and values of the closest alternative that matched.
+        failures: The first failures of the closest alternatives.
+        progress: The number of matched ops, and of all matched symbols.
+    """
+
+    applies: bool
+    matched: list[str]
+    failures: list[Failure]
+    progress: tuple[int, int] = (0, 0)
+
+
+def diagnose(
+    rule: Rule,
+    node: ir.Node,
+    facts: ModelFacts,
+    *,
+    exact: bool,
+    keeps: Callable[[ir.Value], bool] = lambda value: False,
+) -> Attempt:
+    """Return how far a rule matches at a node; the graph is unchanged.
+
+    Args:
+        rule: The rule.
+        node: The root of the match.
+        facts: The facts of the model.
+        exact: Whether the match must keep every bit.
+        keeps: Returns whether the node that makes a value must stay.
+
+    Raises:
+        OnnxFoldError: evaluating a constant failed.
+    """
+    _ = rule.texts  # gives ops the names of their variables
+    texts = _Texts(facts)
+    trace = _Trace(texts)
+    match: Match | None = None
+    with np.errstate(all="ignore"):
+        try:
+            # exactness is the last condition here; the driver checks it as early as possible
+            for is_exact in (False, True) if exact else (False,):
+                make_match = partial(_TracedMatch, trace=trace)
+                match = find_match(rule, node, facts, exact=is_exact, make_match=make_match)
+                if match is None:
+                    return trace.attempt(rule, node)
+                trace.clear()
+            try_apply(match, keeps)
+        except OnnxFoldError:
+            raise
+        except Exception as error:
+            failure = _failure_of(error, match, texts)
+            if match is None:
+                return Attempt(False, trace.matched, [failure], trace.progress)
+            return Attempt(False, _matched(match, texts), [failure], _progress(match))
+    return Attempt(True, _matched(match, texts), [], _progress(match))
+
+
+def unmet_opset(rule: Rule, opsets: Mapping[str, int]) -> str | None:
+    """Return why a rule does not hold at the opsets of a graph, or None if it holds."""
+    low, high = rule.opset
+    version = opsets.get("", 1)
+    if version < low:
+        return f"it requires opset {low} or later, and the model has opset {version}"
+    if version > (high or math.inf):
+        return f"it requires opset {high} or earlier, and the model has opset {version}"
+    for op in walk(rule.pair.replacements):
+        if not isinstance(op, Op) or is_on_constants(op):
+            continue
+        if not is_available(op, opsets.get(op.domain)):
+            return f"the opset of the model lacks {_op_types(op)}, which the replacement has"
+    return None
+
+
+def matches_root(rule: Rule, node: ir.Node) -> bool:
+    """Return whether a node has the op type of a root of a rule."""
+    roots = map(op_of, rule.roots)
+    return any(node.op_type in op.op_types and node.domain == op.domain for op in roots)
+
+
+# -------------------------------------------------------------------- the search
+
+
+class _Trace:
+    """The failures of the alternatives that matched most."""
+
+    def __init__(self, texts: _Texts) -> None:
+        self.texts = texts
+        self.progress = (-1, -1)
+        self.matched: list[str] = []
+        self.failures: list[Failure] = []
+
+    def clear(self) -> None:
+        """Forget the failures: the search succeeded."""
+        self.progress = (-1, -1)
+        self.failures = []
+
+    def record(self, match: Match, failure: Failure) -> None:
+        """Record a failure unless another alternative matched more."""
+        progress = _progress(match)
+        if progress < self.progress:
+            return
+        if progress > self.progress:
+            self.progress = progress
+            self.matched = _matched(match, self.texts)
+            self.failures = []
+        if failure not in self.failures and len(self.failures) < _MOST_FAILURES:
+            self.failures.append(failure)
+
+    def attempt(self, rule: Rule, node: ir.Node) -> Attempt:
+        """Return the failed search of a rule at a node."""
+        if self.failures:
+            return Attempt(False, self.matched, self.failures, self.progress)
+        required = " or ".join(_op_types(op_of(root)) for root in rule.roots)
+        reason = f"the node is {_label(node)}; the pattern requires {required} here"
+        name = node.outputs[0].name if node.outputs else None
+        return Attempt(False, [], [Failure("op", required, name or "", reason)])
+
+
+class _TracedMatch(Match):
+    """A match that records failures."""
+
+    def __init__(self, *args: Any, trace: _Trace) -> None:
+        super().__init__(*args)
+        self._trace = trace
+
+    def accepts_op(self, pattern: Expression, value: ir.Value | None) -> bool:
+        is_accepted = super().accepts_op(pattern, value)
+        if not is_accepted:
+            kind, reason = _op_reason(self, pattern, value, self._trace.texts)
+            self._fail(kind, pattern, value, reason)
+        return is_accepted
+
+    def accepts_leaf(self, leaf: Expression, value: Any) -> bool:
+        is_accepted = super().accepts_leaf(leaf, value)
+        if not is_accepted:
+            kind, reason = _leaf_reason(self, leaf, value, self._trace.texts)
+            self._fail(kind, leaf, value, reason)
+        return is_accepted
+
+    def operand_orders(self, op: Op, node: ir.Node) -> Any:
+        orders = super().operand_orders(op, node)
+        if orders == ():
+            reason = f"{_label(node)} has {count_text(len(node.inputs), 'input')}"
+            self._fail("inputs", op, node.outputs[0], f"{reason}; the pattern is {op!r}")
+        return orders
+
+    def holds(self, condition: Term) -> bool:
+        is_true = super().holds(condition)
+        if not is_true:
+            self._trace.record(self, _condition_failure(self, condition, self._trace.texts))
+        return is_true
+
+    def _fail(self, kind: str, pattern: Expression, value: Any, reason: str) -> None:
+        name = value.name or "" if isinstance(value, ir.Value) else ""
+        self._trace.record(self, Failure(kind, _element(pattern), name, reason))
+
+
+def _progress(match: Match) -> tuple[int, int]:
+    """Return the number of ops that are bound, and that of all symbols."""
+    ops = sum(isinstance(symbol, Op) for symbol in match.bindings)
+    return ops, len(match.bindings)
+
+
+def _matched(match: Match, texts: _Texts) -> list[str]:
+    """Return the texts of the matched nodes and values, each in the order of the pattern."""
+    nodes = []
+    values = []
+    for symbol in match.rule.symbols:
+        content = match.bindings.get(symbol)
+        if isinstance(symbol, Op) and content is not None:
+            name = f"{symbol.name} = " if symbol.name else ""
+            nodes.append(f"{name}{_label(content)}")
+        elif isinstance(symbol, Variable) and symbol not in (result, anything, omitted):
+            if isinstance(content, tuple):
+                names = [texts.name(value) for value in content]
+                values.append(f"*{symbol!r} = ({', '.join(names)})")
+            elif content is not None:
+                values.append(f"{symbol!r} = {texts.name(content)}")
+    return nodes + values
+
+
+# -------------------------------------------------------------------- reasons
+
+
+def _op_reason(
+    match: Match, pattern: Expression, value: ir.Value | None, texts: _Texts
+) -> tuple[str, str]:
+    """Return the kind and the reason of an op that did not match."""
+    op = op_of(pattern)
+    required = f"the pattern requires {_op_types(op)} here"
+    if value is None:
+        return "value", f"an input is omitted; {required}"
+    node = value.producer()
+    if node is None:
+        return "op", f"{texts.name(value)} is {texts.origin(value)}; {required}"
+    if node.op_type not in op.op_types or node.domain != op.domain:
+        return "op", f"{texts.name(value)} is {texts.origin(value)}; {required}"
+    if value.index() != pattern.index:
+        found = f"{texts.name(value)} is output {value.index()} of {_label(node)}"
+        return "op", f"{found}; the pattern requires output {pattern.index}"
+    bound = match.bindings.get(op)
+    if bound is not None and bound is not node:
+        return "value", f"{_label(node)} is here, and {_label(bound)} elsewhere in the pattern"
+    if not match.facts.is_op(node, op.domain):
+        return "op", f"{_label(node)} is a call of a function of the model; {required}"
+    return "attribute", _attribute_reason(match, op, node)
+
+
+def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
+    """Return the first attribute of a node that differs from those of an op."""
+    facts = match.facts
+    label = _label(node)
+    if op.variable is None:
+        for name in node.attributes:
+            value = facts.attribute(node, name)
+            default = facts.default(node, name)
+            if name not in op.attributes and (value is None or not identical(value, default)):
+                found = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
+                return f"{found}; the pattern requires its default, {_attribute_text(default)}"
+    else:
+        other = match.bindings.get(op.variable)
+        if other is not None and other is not node:
+            found = f"{label} and {_label(other)} differ in op type or attributes"
+            return f"{found}; the pattern requires the same op"
+    for name, expected in op.attributes.items():
+        if expected is anything:
+            continue
+        value = facts.attribute(node, name)
+        if value is None:
+            return f"{label} has no attribute {name!r} that is a number, text or tuple of them"
+        if isinstance(expected, Attribute):
+            expected = match.bindings.get(expected, value)
+        if not identical(_float32(value), _float32(expected)):
+            found = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
+            return f"{found}; the pattern requires {_attribute_text(expected)}"
+    return f"the attributes of {label} differ from those of the pattern"
+
+
+def _attribute_text(value: Any) -> str:
+    return "a tensor, a graph or an attribute of a function" if value is None else repr(value)
+
+
+def _float32(value: Any) -> Any:
+    return float(np.float32(value)) if type(value) is float else value
+
+
+def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> tuple[str, str]:
+    """Return the kind and the reason of a variable or number that did not match."""
+    if leaf is omitted:
+        return "value", f"the input {texts.name(value)} is not omitted"
+    if isinstance(leaf, Rest):
+        others = match.bindings.get(leaf.variable, ())
+        names = ", ".join(map(texts.name, others))
+        return "value", f"the inputs differ from ({names}), for which {leaf.variable!r} stands"
+    if value is None:
+        return "value", f"an input is omitted; the pattern requires {leaf!r} here"
+    is_constant = match.facts.constness.is_constant(value)
+    if isinstance(leaf, (Constant, Literal, filled)) and not is_constant:
+        found = f"{texts.name(value)} is {texts.origin(value)}"
+        return "constant", f"{found}; the pattern requires a constant here"
+    if isinstance(leaf, (Literal, filled)):
+        number = f"about {leaf.literal:.6g}" if isinstance(leaf, near) else repr(leaf.literal)
+        elements = texts.elements(value) or "has other elements"
+        if isinstance(leaf, filled):
+            return "number", f"not all elements of {texts.name(value)} are {number}: it {elements}"
+        return "number", f"{texts.name(value)} is not one element {number}: it {elements}"
+    bound = match.bindings.get(leaf)
+    found = f"{texts.name(value)} is here, and {texts.name(bound)} elsewhere in the pattern"
+    return "value", f"{found}; {leaf!r} stands for one value"
+
+
+def _condition_failure(match: Match, condition: Term, texts: _Texts) -> Failure:
+    """Return why a condition is not true."""
+    facts = _facts_of(match, condition, texts)
+    try:
+        condition.evaluate(match)
+        kind = "condition"
+    except NotKnown:
+        kind = "unknown"
+    if any(condition is each for each in match.rule.conditions):
+        return Failure(kind, repr(condition), "", _verdict(match, condition, texts), facts)
+    # the negation of `inexact`, which the rule's conditions do not have
+    inexact = condition.args[0]
+    verdict = "is true" if kind == "condition" else "is not certainly false"
+    text = text_of(inexact)
+    reason = f"bits of the result may change, which -O2 allows: {text} {verdict}"
+    facts.pop(text, None)
+    return Failure("exactness", text, "", reason, facts)
+
+
+def _verdict(match: Match, term: Any, texts: _Texts) -> str:
+    """Return why a condition is not true, in terms of its operands."""
+    if isinstance(term, Joined):
+        if term.func is any:
+            return "; ".join(_verdict(match, each, texts) for each in term.args)
+        for each in term.args:
+            if not _is_true(match, each):
+                return _verdict(match, each, texts)
+    text = text_of(term)
+    try:
+        term.evaluate(match)
+    except NotGiven as error:
+        return f"{text} does not apply: {texts.unknown(error)}"
+    except NotKnown as error:
+        return f"{text} is not known: {texts.unknown(error)}"
+    properties = [each for each in _properties(term) if each is not term]
+    found = [f"{text_of(each)} is {_value_text(match, each, texts)}" for each in properties]
+    if not found:
+        found = [_brief(match, term, each, texts) for each in symbols_of(term)]
+    return f"{text} is false: {', '.join(found[:_MOST_VALUES])}"
+
+
+def _brief(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
+    """Return the consumers or the type of a symbol, depending on the property of it that failed."""
+    content = match.bound(symbol)
+    if isinstance(content, ir.Node):
+        content = content.outputs[0]
+    if not isinstance(content, ir.Value):
+        return f"{text_of(symbol)} is {texts.of(content)}"
+    if getattr(term.func, "__name__", "") == "is_single_use":
+        return f"{text_of(symbol)} is {texts.consumers(content, 2)}"
+    return f"{text_of(symbol)} is {texts.type(content)}"
+
+
+def _is_true(match: Match, term: Any) -> bool:
+    try:
+        return bool(match.value_of(term))
+    except NotKnown:
+        return False
+
+
+def _value_text(match: Match, term: Term, texts: _Texts) -> str:
+    try:
+        return texts.of(match.value_of(term))
+    except NotKnown as error:
+        return f"not known: {texts.unknown(error)}"
+    except Exception as error:  # another condition may exclude it
+        return f"{type(error).__name__}: {error}"
+
+
+def _facts_of(match: Match, condition: Term, texts: _Texts) -> dict[str, str]:
+    """Return the values of the terms and symbols in a condition, by their texts."""
+    found: dict[str, str] = {}
+    for term in _properties(condition):
+        found[text_of(term)] = _value_text(match, term, texts)
+    for symbol in symbols_of(condition):
+        if isinstance(symbol, Symbol):
+            content = match.bound(symbol)
+            if isinstance(content, ir.Node):
+                content = content.outputs[0]
+            if isinstance(content, tuple):
+                found[text_of(symbol)] = ", ".join(map(texts.name, content))
+            else:
+                found[text_of(symbol)] = "omitted" if content is None else texts.described(content)
+        elif isinstance(symbol, Attribute):
+            found[text_of(symbol)] = _attribute_text(match.bound(symbol))
+    found.pop(text_of(condition), None)
+    return found
+
+
+def _properties(term: object) -> Iterator[Term]:
+    """Yield the properties of values and the computed functions in a condition."""
+    if isinstance(term, (tuple, list)):
+        for each in term:
+            yield from _properties(each)
+    elif isinstance(term, Term) and not isinstance(term, Attribute):
+        is_property = any(isinstance(each, (Symbol, Attribute)) for each in term.args)
+        if is_property:
+            yield term
+        for each in term.args:
+            yield from _properties(each)
+
+
+def _failure_of(error: Exception, match: Match | None, texts: _Texts) -> Failure:
+    """Return why a match cannot be rewritten."""
+    if isinstance(error, Refused):
+        return Failure("graph", "", "", str(error), {} if match is None else _other_users(match))
+    if isinstance(error, NotKnown):
+        reason = f"the replacement cannot be made: {texts.unknown(error)}"
+        return Failure("replacement", "", "", reason)
+    if isinstance(error, Mismatch):
+        reason = f"the replacement has another type: {error}"
+        return Failure("replacement", "", "", reason)
+    return Failure("replacement", "", "", f"the rule raised {type(error).__name__}: {error}")
+
+
+def _other_users(match: Match) -> dict[str, str]:
+    """Return the consumers outside the match of each matched node, by the label of the node."""
+    found = {}
+    for node in match.nodes:
+        if any(value in match.roots for value in node.outputs):
+            continue
+        others = [u.node for v in node.outputs for u in uses(v) if u.node not in match.nodes]
+        labels = [_label(each) for each in dict.fromkeys(others)]
+        if any(value.is_graph_output() for value in node.outputs):
+            labels.append("the outputs of the graph")
+        if labels:
+            found[_label(node)] = f"also read by {first_of(labels, _MOST_NAMES)}"
+    return found
+
+
+# -------------------------------------------------------------------- texts
+
+
+class _Texts:
+    """Texts of values and what is known of them."""
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self._facts = facts
+        self._sizes = Texts(facts.types.algebra, ())
+
+    def name(self, value: ir.Value | None) -> str:
+        """Return the name of a value in quotes."""
+        return "None" if value is None else repr(value.name or "")
+
+    def origin(self, value: ir.Value) -> str:
+        """Return how a value comes into the graph: "the result of Mul"."""
+        node = value.producer()
+        if node is not None:
+            return f"the result of {op_name(node)}"
+        if value.is_initializer():
+            return "a constant"
+        return "an input of the graph" if value.is_graph_input() else "an input of a function"
+
+    def elements(self, value: ir.Value) -> str:
+        """Return the elements of a small constant as the end of a sentence, or ""."""
+        array = self._facts.constness.array(value)
+        if array is None:
+            return ""
+        if array.size > _MOST_ELEMENTS:
+            return f"has {array.size} elements"
+        return f"is {array.tolist()}"
+
+    def described(self, value: ir.Value) -> str:
+        """Return the type, the elements, the origin and the consumers of a value."""
+        facts = self._facts
+        parts = [f"{self.name(value)}, {self.type(value)}"]
+        origin = self.origin(value)
+        if facts.constness.is_constant(value) and origin != "a constant":
+            origin += ", a constant"
+        parts.append(origin)
+        array = facts.constness.array(value)
+        if array is not None and array.size <= _MOST_ELEMENTS:
+            parts.append(f"elements {array.tolist()}")
+        parts.append(self.consumers(value))
+        return ", ".join(parts)
+
+    def type(self, value: ir.Value) -> str:
+        """Return dtype and shape of a value: "float32[n,3]"."""
+        return self._sizes.of_fact(self._facts.types.of(value)) or "of unknown type"
+
+    def consumers(self, value: ir.Value, most: int = _MOST_NAMES) -> str:
+        """Return the consumers of a value: "read by 2 inputs: Mul 'a', Add 'b'"."""
+        readers = [_label(use.node) for use in uses(value)]
+        text = f"read by {count_text(len(readers), 'input')}"
+        if readers:
+            text += f": {first_of(list(dict.fromkeys(readers)), most)}"
+        return f"{text}, and an output of the graph" if value.is_graph_output() else text
+
+    def of(self, content: Any) -> str:
+        """Return the text of the value of a term."""
+        if isinstance(content, Matched):
+            return self.name(content.value)
+        if isinstance(content, Expr):
+            return self._sizes.of(content) or "?"
+        if isinstance(content, (tuple, list)):
+            inner = ", ".join(map(self.of, content))
+            return f"({inner},)" if len(content) == 1 else f"({inner})"
+        if isinstance(content, ir.DataType):
+            return content.name
+        if isinstance(content, np.ndarray):
+            is_short = content.size <= _MOST_ELEMENTS
+            return str(content.tolist()) if is_short else f"{content.size} elements"
+        return str(content)
+
+    def unknown(self, error: NotKnown) -> str:
+        """Return the reason of an unknown fact as a sentence."""
+        if not error.args:  # from arithmetic with symbolic sizes
+            return "it depends on a symbolic size"
+        template, *things = error.args
+        named = [text_of(each) if _is_symbolic(each) else self.of(each) for each in things]
+        return str(template.format(*named))
+
+
+def _is_symbolic(thing: object) -> bool:
+    """Return whether a thing is a symbol or a term of a rule, not a matched value."""
+    return isinstance(thing, Recorded) and not isinstance(thing, Matched)
+
+
+def _label(node: ir.Node) -> str:
+    """Return op type and name of a node: "Mul 'scaled'"."""
+    name = node.name or next((value.name for value in node.outputs if value.name), "")
+    return f"{op_name(node)} {name!r}"
+
+
+def _op_types(op: Op) -> str:
+    """Return the op types of an op: "Add or Mul"."""
+    prefix = f"{op.domain}::" if op.domain else ""
+    names = [prefix + op_type for op_type in op.op_types]
+    if len(names) > _MOST_NAMES:
+        return first_of(names, _MOST_NAMES)
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _element(pattern: Expression) -> str:
+    """Return a short text of a pattern element, without the operands of an op."""
+    if pattern.op is None:
+        return repr(pattern)
+    text = "|".join(pattern.op.op_types[:_MOST_NAMES])
+    if len(pattern.op.op_types) > _MOST_NAMES:
+        text += "|..."
+    text = f"{text}(...)"
+    if pattern.op.name:
+        text = f"{pattern.op.name} := {text}"
+    return text if pattern is pattern.op else f"{text}[{pattern.index}]"

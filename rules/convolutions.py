@@ -1,9 +1,9 @@
 """Merge adjacent ops into the weights of convolutions and matrix products.
 
-These are scales, shifts, and normalizations. Scaling a weight changes the number of roundings, so
-most rules are for level 2. New weights are computed in float64 and rounded once. A first bias is
-exact: onnxruntime's float32 CPU kernels of Conv and ConvTranspose add the bias to the finished sum
-of each element, like an Add after the convolution.
+These are scales, shifts, and normalizations. A scaled weight changes the number of roundings, so
+most rules are for level 2. New weights are computed in float64 and rounded once. Adding a bias to a
+convolution without one is exact: onnxruntime's float32 CPU kernels of Conv and ConvTranspose add
+the bias to the finished sum of each element, like an Add after the convolution.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ _shifts = op.any_of("Add", "Sub")
 
 
 def wide(value: Any) -> Any:
-    """Cast a constant in a replacement to float64, so that results are rounded only once."""
+    """Return the cast of a constant to float64, so that the new weight is rounded only once."""
     return op.Cast(value, to=int(DOUBLE))
+
+
+_BYTES_OF_NODES = 512
+"""Approximate bytes of the removed nodes in the file."""
 
 
 @computed
@@ -27,25 +31,23 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
     """Return whether new constants are not larger than those that become unused.
 
     They must be float32 or float64: scaling a float16 weight would visibly change results. A weight
-    without elements stays: in the shape of a Reshape, 0 has another meaning.
+    without elements is not replaced, because 0 has another meaning in the shape of a Reshape.
 
     Args:
         elements: The number of elements of the new constants.
-        constants: The constants of the matched nodes, the first one with the dtype of the new ones;
-            None for omitted ones. Those with other users stay.
+        constants: The constants of the matched nodes; None for omitted ones. The first one has the
+            dtype of the new constants. Constants with other users are not removed.
     """
-    found = [each for each in constants if each is not None]
-    dtype = found[0].dtype
-    return (
-        dtype in (FLOAT, DOUBLE)
-        and found[0].size > 0
-        # the removed nodes take about 512 bytes
-        and elements * dtype.itemsize <= 512 + sum(each.freed_bytes for each in found)
-    )
+    matched = [each for each in constants if each is not None]
+    dtype = matched[0].dtype
+    if dtype not in (FLOAT, DOUBLE) or matched[0].size == 0:
+        return False
+    freed = sum(each.freed_bytes for each in matched)
+    return elements * dtype.itemsize <= freed + _BYTES_OF_NODES
 
 
 def _along_channels(c: Any, w: Constant, product: Value) -> Any:
-    """Reshape numbers to the axis of a weight that gives the channels or columns of the product."""
+    """Return numbers along the axis of a weight that is the channels or columns of the product."""
     axis = (product.op_type != "Conv") & (product.attribute("transB", 0) == 0)
     shape = (1,) * axis + (-1,) + (1,) * (w.rank - axis - 1)
     return op.Reshape(op.Reshape(c, constant([-1])), constant(shape))
@@ -56,7 +58,7 @@ def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
 
 
 def _has_vector_bias(b: Constant) -> Term:
-    """Return whether the bias, if any, has one number per channel or column, or for all."""
+    """Return the condition that a bias has one number, or one for each channel or column."""
     return b.is_omitted | (b.rank < 2) | (b.shape[0] == 1)
 
 
@@ -77,20 +79,22 @@ def conv_batch_normalization(
     variance: Constant,
     e: Attribute,
 ):
-    """BatchNormalization after a Conv, ConvTranspose or Gemm is merged into its weight and bias."""
+    """((x @ w + b) - mean) * f + shift == x @ (w * f) + (b - mean) * f + shift, with f = scale /
+    sqrt(variance + e): a BatchNormalization is merged into a Conv, ConvTranspose or Gemm.
+    """
     biased = op.any_of("Gemm", "Conv", "ConvTranspose")
     product = biased(x, w, optional(b))
     factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, DOUBLE))))
-    moved = op.Sub(wide(shift), op.Mul(wide(mean), factor))
+    shift_of_mean = op.Sub(wide(shift), op.Mul(wide(mean), factor))
     bias = op.Mul(wide(b), wide(constant(product.attribute("beta", 1.0), FLOAT)))
     new_weight = op.Cast(op.Mul(wide(w), _along_channels(factor, w, product)), to=w.dtype)
-    new_bias = any_of(op.Add(moved, op.Mul(bias, factor)), moved)
+    new_bias = any_of(op.Add(shift_of_mean, op.Mul(bias, factor)), shift_of_mean)
     return op.BatchNormalization(
         product, scale, shift, mean, variance, epsilon=e, momentum=anything
     ) >> biased(x, new_weight, op.Cast(new_bias, to=w.dtype), beta=None), where(
         _has_vector_bias(b),
         _is_scalable(product),
-        # before opset 14, further outputs mean training
+        # before opset 14, a BatchNormalization with more outputs is one in training
         result.has_one_output,
         affordable(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
     )
@@ -98,8 +102,8 @@ def conv_batch_normalization(
 
 @rule(opset=7, inexact=True, benefit=1, seen_in="models/lora/torchscript")
 def product_scaled(x, w: Constant, b: Constant, c: Constant):
-    """A product or convolution scaled (or divided) by a constant, one number or one per channel,
-    has a scaled weight and bias instead.
+    """(x @ w + b) * c == x @ (w * c) + b * c, for one number c or one for each channel, and for a
+    division by c: MatMul, Gemm, Conv and ConvTranspose.
     """
     products = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
     product = products(x, w, optional(b))
@@ -119,11 +123,11 @@ def product_scaled(x, w: Constant, b: Constant, c: Constant):
 
 @rule(opset=7, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
-    """A constant added to a convolution, one number or one per channel, is added to its bias."""
+    """Conv(x, w, b) + c == Conv(x, w, b + c), for one number c or one for each channel."""
     conv = op.any_of("Conv", "ConvTranspose")
     product = conv(x, w, optional(b))
     along = op.Reshape(wide(c), constant([-1]))
-    # adding to -0.0 keeps the sign of a zero
+    # -0.0 + c == c, also for c = -0.0
     old_bias = any_of(wide(b), constant(-0.0, DOUBLE))
     new_bias = _shifts(old_bias, op.Expand(along, constant(product.shape[1:2])))
     return (
@@ -140,7 +144,7 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @computed
 def is_half_of_gelu(x: Matched) -> bool:
-    """Return whether it is x * (1 + erf(...)), which onnxruntime fuses with the rest of a Gelu."""
+    """Return whether x is y * (1 + erf(...)), which onnxruntime fuses with the rest of a Gelu."""
     return x.is_made_by("Mul") and any(
         operand is not None
         and operand.is_made_by("Add")
@@ -151,7 +155,7 @@ def is_half_of_gelu(x: Matched) -> bool:
 
 @rule(inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
-    """Conv(x * c, w) is Conv(x, w * c) for one number c, or one per channel: a convolution is
+    """Conv(x * c, w) == Conv(x, w * c), for one number c or one for each channel: a convolution is
     linear.
     """
     conv = op.any_of("Conv", "ConvTranspose")
@@ -171,15 +175,17 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
-    """Conv(x + c) without padding: c adds the same to every window, so it is added to the bias."""
+    """Conv(x + c, w, b) == Conv(x, w, b + c * sum(w)) without padding: c contributes the same sum
+    to every window.
+    """
     conv = op("Conv")
     shifted = _shifts(x, c)
     before = conv(shifted, w, optional(b))
     shift = op.Reshape(_shifts(constant(0.0, DOUBLE), wide(c)), constant([1]))
     elements = w.sizes[1:].product
     windows = op.Reshape(wide(w), constant((w.sizes[0], elements)))
-    moved = op.MatMul(windows, op.Expand(shift, constant((elements,))))
-    new_bias = any_of(op.Add(wide(b), moved), moved)
+    sums = op.MatMul(windows, op.Expand(shift, constant((elements,))))
+    new_bias = any_of(op.Add(wide(b), sums), sums)
     return before >> conv(x, w, op.Cast(new_bias, to=w.dtype)), where(
         before.is_unpadded,
         c.broadcasts_to(x),
@@ -190,7 +196,9 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @rule(each=[(False, "torch/heads"), (True, "models/swin")], opset=7, inexact=True)
 def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
-    """The scale of attention after the split into heads is merged into the projection's weight."""
+    """Transpose(Reshape(x @ w + b)) * c == Transpose(Reshape(x @ (w * c) + b * c)): the scale of
+    attention is merged into the weight of the projection.
+    """
     matmul = op("MatMul")
     gemm = op("Gemm")
     reshape = op("Reshape")

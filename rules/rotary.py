@@ -1,8 +1,9 @@
 """Fuse rotary position embeddings into one op of onnxruntime (target "onnxruntime").
 
-The halves of every head are rotated by angles that are the same for all heads. The op reads cosines
-and sines from tables by position; here the tables are those computed by the model, one half of
-them, as exporters compute both. float32 only, for which the CPU provider has the kernel.
+The halves (x, y) of each head are rotated by angles t that are the same for all heads: (x * cos(t)
+- y * sin(t), y * cos(t) + x * sin(t)). The op reads cosines and sines from tables by position. The
+rules use the tables that the model computes. Exporters compute them for both halves, and the rules
+use one half. The rules are for float32 only, for which the CPU provider has the kernel.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from onnxfold.rewrite import *
 
 
 def _positions(table: Value, has_batch: bool) -> Any:
-    """Return [batch, length], the rows of the tables for all sequences, or the first row if the
-    angles are the same for the batch.
+    """Return the indices of the rows of the tables, with shape [batch, length].
+
+    If the angles are the same for the batch, return the index of the first row.
     """
     if not has_batch:
         return constant([0])
@@ -26,27 +28,27 @@ def _positions(table: Value, has_batch: bool) -> Any:
 
 @fusion(each=[(False,), (True,)], opset=11, seen_in="models/lora/torchscript")
 def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribute, has_batch):
-    """Rotary embedding of the halves of heads, by angles of the batch or of each sequence, becomes
-    RotaryEmbedding.
+    """x * cos(t) + Concat(-upper(x), lower(x)) * sin(t) == RotaryEmbedding(x, cos(t), sin(t)), with
+    angles of the batch or of each sequence.
     """
     both = op.Concat(angles, angles, axis=a)
-    # cosines and sines of both halves, with an axis for the heads; the tables of the op have the
-    # shape [positions, half size]
-    found = []
+    # The cosines and sines are those of both halves, with an axis for the heads. The tables of the
+    # op have the shape [positions, half size].
+    factors = []
     tables = []
     for function, scale in ((op.Cos, factor), (op.Sin, other)):
         scaled = any_of(op.Mul(function(both), scale), function(both))
-        found.append(any_of(op("Unsqueeze")(scaled, optional(anything)), scaled))
+        factors.append(any_of(op("Unsqueeze")(scaled, optional(anything)), scaled))
         table = any_of(op.Mul(function(angles), scale), function(angles))
         tables.append(op.Reshape(table, constant((-1, angles.shape[-1]))))
     upper = op.Slice(x, half, end, anything, optional(1))
     lower = op.Slice(x, start, anything, anything, optional(1))
-    turned = op.Concat(op.Neg(upper), lower, axis=b)
-    cosines, sines = found
+    rotated = op.Concat(op.Neg(upper), lower, axis=b)
+    cosines, sines = factors
     after = ms.RotaryEmbedding(x, _positions(angles, has_batch), *tables)
     # angles depend on the position, not on the head
     shape = (x.shape[0] if has_batch else 1, 1, x.shape[2], x.shape[3])
-    return op.Add(op.Mul(x, cosines), op.Mul(turned, sines)) >> after, where(
+    return op.Add(op.Mul(x, cosines), op.Mul(rotated, sines)) >> after, where(
         x.dtype == FLOAT,
         x.rank == 4,
         # the slices are the halves of the last axis: together they have its size
@@ -54,19 +56,21 @@ def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribut
         2 * half.number == x.shape[3],
         end.number >= x.shape[3],
         b.is_in(-1, 3),
-        turned.same_shape(x),
+        rotated.same_shape(x),
         (a == -1) | (a == angles.rank - 1),
         *(scale.is_omitted | scale.shape.is_in((), (1,)) for scale in (factor, other)),
         cosines.shape == shape,
         sines.shape == shape,
-        # positions have the first two sizes of the angles
+        # the positions have the first two sizes of the angles
         *([angles.rank == 3] if has_batch else []),
     )
 
 
 @fusion(seen_in="models/lora/torchscript")
 def rotary_of_rows(x, sizes, *rest):
-    """RotaryEmbedding between two Transposes of heads needs neither: it reads heads in place."""
+    """Reshape(Transpose(RotaryEmbedding(Transpose(x)))) == RotaryEmbedding(Reshape(x),
+    num_heads=n).
+    """
     rotated = ms.RotaryEmbedding(op.Transpose(x, perm=TURN), *rest)
     before = op.Reshape(op.Transpose(rotated, perm=TURN), sizes)
     # [batch, length, heads * size]
@@ -75,19 +79,19 @@ def rotary_of_rows(x, sizes, *rest):
     )
 
 
-# Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Cosines and
-# sines are computed once for each pair and repeated for both.
+# Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Exporters
+# compute cosines and sines once for each pair, and repeat them for both elements.
 @fusion(each=[(False,), (True,)], opset=11, seen_in="torch/gptj")
 def interleaved_rotary(x, cosines, sines, first, second, axis: Attribute, has_batch):
-    """Rotary embedding of neighbouring elements, by angles of the batch or of each sequence,
-    becomes RotaryEmbedding.
+    """x * cos(t) + r(x) * sin(t) == RotaryEmbedding(x, cos(t), sin(t), interleaved=1), where r
+    turns the pairs (a, b) of x into (-b, a), with angles of the batch or of each sequence.
     """
     even = op.Slice(x, first, anything, anything, 2)
     odd = op.Slice(x, second, anything, anything, 2)
     axes = optional(anything)
     pairs = op.Concat(op("Unsqueeze")(op.Neg(odd), axes), op("Unsqueeze")(even, axes), axis=axis)
-    turned = op.Reshape(pairs, anything)
-    # each of them twice
+    swapped = op.Reshape(pairs, anything)
+    # each cosine and sine twice
     repeated_cosines = op.any_of("Tile", "Expand")(cosines, anything)
     repeated_sines = op.any_of("Tile", "Expand")(sines, anything)
     all_cosines = op.Reshape(repeated_cosines, anything)
@@ -101,16 +105,16 @@ def interleaved_rotary(x, cosines, sines, first, second, axis: Attribute, has_ba
     after = op.Reshape(rotated, constant((0, 0, x.shape[2], x.shape[3])))
     # one number for each pair of a position, the same for all heads
     shape = (x.shape[0] if has_batch else 1, x.shape[1], 1, x.shape[3] // 2, 1)
-    return op.Add(op.Mul(x, all_cosines), op.Mul(turned, all_sines)) >> after, where(
+    return op.Add(op.Mul(x, all_cosines), op.Mul(swapped, all_sines)) >> after, where(
         x.dtype == FLOAT,
         x.rank == 4,
         # every other element of the last axis, from the first one and from the second
         first.number == 0,
         second.number == 1,
-        # the pairs are on a separate last axis, and then in their places again
+        # the pairs are on a separate last axis, and then at their indices again
         axis.is_in(-1, 4),
         pairs.shape == (*x.shape[:3], x.shape[3] // 2, 2),
-        turned.shape == x.shape,
+        swapped.shape == x.shape,
         cosines.shape == shape,
         sines.shape == shape,
         *(each.shape == (*cosines.shape[:4], 2) for each in (repeated_cosines, repeated_sines)),

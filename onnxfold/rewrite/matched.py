@@ -1,4 +1,4 @@
-"""Properties of values: recorded when a rule is written, evaluated for a match."""
+"""Properties of values: recorded when a rule is made, evaluated for each match."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from onnxfold.rewrite.conditions import Recorded, Term, plain_number
 
 _ELEMENTS = "the elements of {}"
 _AXES = "the axes of the node of {}"
+_MOST_NODES_TO_CONSTANT = 4
+"""Nodes on the path from a value to a constant that excludes -0.0."""
+_MOST_AXES = 64
+"""No tensor has more axes."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -28,7 +32,7 @@ _P = ParamSpec("_P")
 
 
 class _Property(Generic[_T, _R]):
-    """A property of matched values; of a symbol, what records it."""
+    """A descriptor: the property of a matched value, or the term for it of a symbol."""
 
     def __init__(
         self,
@@ -49,19 +53,19 @@ class _Property(Generic[_T, _R]):
     def __get__(self, thing: Any, owner: object) -> Any:
         if type(thing) is Matched:
             return self._of_value(thing)
-        # the symbol itself has it the next time
+        # stored in the symbol, so that the next access finds it there
         return thing.__dict__.setdefault(self._name, self._of_symbol(thing))
 
 
 def fact(function: Callable[[Matched], _T]) -> _Property[_T, Term]:
-    """Make a property of matched values; of a symbol, it is the term that stands for it."""
+    """Make a property of matched values; for a symbol, it is a term for the property."""
     return _Property(function, function, functools.partial(Term, function))
 
 
 def question(
     function: Callable[Concatenate[Matched, _P], _T],
 ) -> _Property[Callable[_P, _T], Callable[..., Term]]:
-    """Make a method of matched values; of a symbol, it returns the term for a call of it."""
+    """Make a method of matched values; for a symbol, it returns a term for the call."""
     bound = functools.partial(functools.partial, function)
     return _Property(function, bound, functools.partial(functools.partial, Term, function))
 
@@ -69,37 +73,38 @@ def question(
 class Value(Recorded):
     """A value of a model, and the node that makes it.
 
-    In a rule, a symbol whose properties are recorded. An unknown property ends the match.
+    In a rule, a value is a symbol whose properties are recorded. If a property is unknown, the rule
+    does not match.
     """
 
     __slots__ = ()
 
     @fact
     def dtype(self: Matched) -> ir.DataType:
-        """The dtype (equal to its ONNX number)."""
+        """The dtype; it is equal to its number in ONNX."""
         return _known(self.facts.types.of(self.value).dtype, "the dtype of {}", self)
 
     @fact
     def is_float(self: Matched) -> bool:
-        """Whether the dtype is a floating-point one."""
+        """Whether the dtype is a floating-point dtype."""
         return self.dtype.is_floating_point()
 
     @fact
     def is_integer(self: Matched) -> bool:
-        """Whether the dtype is an integer one, signed or not (bool is none)."""
+        """Whether the dtype is an integer dtype, signed or unsigned; bool is not."""
         return self.dtype.is_integer()
 
     @fact
     def shape(self: Matched) -> Shape:
         """The shape: a tuple of int, with a symbol for a size that is not known.
 
-        A symbol equals itself only; arithmetic and order of symbols end the match.
+        A symbol is equal to itself only. If a condition adds or orders symbols, it is unknown.
         """
         return _known(self.facts.types.of(self.value).shape, "the shape of {}", self)
 
     @fact
     def sizes(self: Matched) -> tuple[int, ...]:
-        """The shape, if every size is a number."""
+        """The shape; unknown unless every size is a number."""
         static_shape = self.facts.types.of(self.value).static_shape
         return _known(static_shape, "a size in the shape of {}", self)
 
@@ -122,7 +127,7 @@ class Value(Recorded):
 
     @question
     def sizes_of(self: Matched, axes: Iterable[int]) -> tuple[int, ...]:
-        """Return the sizes of some axes, if they are numbers."""
+        """Return the sizes of some axes; unknown unless they are numbers."""
         return tuple(
             _known(self.extent(axis), "the size of axis {} of {}", axis, self) for axis in axes
         )
@@ -142,16 +147,16 @@ class Value(Recorded):
     def same_shape(self: Matched, other: Any) -> bool:
         """Return whether both have the same shape in every run.
 
-        Not known where a symbolic size decides: the rule does not match then, while ``x.shape ==
-        y.shape`` is False unless the sizes are certainly equal.
+        It is unknown if it depends on a symbolic size: the rule does not match then. By contrast,
+        ``x.shape == y.shape`` is False unless the sizes are certainly equal.
         """
         return self.value is other.value or _are_same(self.shape, other.shape)
 
     @question
     def broadcasts_to(self: Matched, other: Any) -> bool:
-        """Return whether broadcasting both gives the other's shape: its rank and sizes stay.
+        """Return whether broadcasting both gives the shape of the other one.
 
-        Not known where a symbolic size decides.
+        It is unknown if it depends on a symbolic size.
         """
         small = self.shape
         if self.value is other.value or small == ():
@@ -179,12 +184,12 @@ class Value(Recorded):
             if isinstance(size, int) and size > 0:
                 sizes.append(size)
             elif k < len(before) and size == before[k]:
-                sizes.append(0)  # the size that it has
+                sizes.append(0)  # copies the size
             elif isinstance(size, int):
                 raise NotKnown("no operand of a Reshape gives the shape of {}", self)
             else:
                 sizes.append(-1)
-        # beside a -1 there must be no size that is 0 when the model runs
+        # besides a -1, no size may be 0 when the model runs
         is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
         if is_open:
             raise NotKnown("no operand of a Reshape gives the shape of {}", self)
@@ -195,7 +200,7 @@ class Value(Recorded):
         """Return whether it has one number for all channels of another value, or one for each.
 
         Args:
-            other: What it is combined with; it keeps its shape.
+            other: The other operand of a broadcast, which has the shape of the result.
             axis: The axis of the channels, counted from the front.
         """
         if self.rank > other.rank:
@@ -230,16 +235,19 @@ class Value(Recorded):
 
     @fact
     def freed_bytes(self: Matched) -> int:
-        """Bytes of the stored constants that are removed with its user; 0 if it has other users.
+        """Bytes of the stored constants that are removed with its consumer; 0 if it has others.
 
-        Not known of what constant propagation does not fold: a weight that stays quantized.
+        It is unknown for a value that constant propagation does not fold, such as a dequantized
+        weight.
         """
         tensor = self.facts.constness.tensor(self.value)
         if tensor is None and (self.node.domain or Trait.QUANTIZES in self.definition.traits):
             raise NotKnown("constant propagation does not fold {}", self)
-        operands = () if tensor is not None else filter(None, self.inputs)
-        below = sum(operand.freed_bytes for operand in operands)
-        return (below if tensor is None else int(tensor.nbytes)) if self.is_single_use else 0
+        if tensor is not None:
+            freed = int(tensor.nbytes)
+        else:
+            freed = sum(operand.freed_bytes for operand in self.inputs if operand is not None)
+        return freed if self.is_single_use else 0
 
     @fact
     def is_runtime_constant(self: Matched) -> bool:
@@ -248,7 +256,7 @@ class Value(Recorded):
 
     @fact
     def is_fixed(self: Matched) -> bool:
-        """Whether it is a compile-time or a runtime constant: the same over many runs."""
+        """Whether it is a compile-time or a runtime constant, and so the same over many runs."""
         return self.is_constant or self.is_runtime_constant
 
     @fact
@@ -273,7 +281,7 @@ class Value(Recorded):
 
     @fact
     def is_positive_zeros(self: Matched) -> bool:
-        """Whether all elements are 0.0 in every run, whatever the shape is then."""
+        """Whether all elements are 0.0 in every run, for any shape."""
         pending = [self]
         seen: set[Matched] = set()
         while pending:
@@ -295,8 +303,11 @@ class Value(Recorded):
 
     @fact
     def has_no_negative_zero(self: Matched) -> bool:
-        """Whether it certainly has no -0.0: it is, moves or adds a constant without one."""
-        return self._has_no_negative_zero(4)  # nodes between it and the constant that decides
+        """Whether it certainly has no -0.0.
+
+        It is a constant without -0.0, or the result of moving or adding such a constant.
+        """
+        return self._has_no_negative_zero(_MOST_NODES_TO_CONSTANT)
 
     @fact
     def ints(self: Matched) -> tuple[int, ...]:
@@ -308,13 +319,13 @@ class Value(Recorded):
 
     @fact
     def sizes_in(self: Matched) -> Shape:
-        """The elements of a short vector of integers, with symbols for unknown ones."""
+        """The elements of a short vector of integers, with symbols for unknown elements."""
         elements = self.facts.types.of(self.value).objects
         return tuple(_known(elements, "the integers in {}", self).ravel())
 
     @fact
     def number(self: Matched) -> Any:
-        """The one element of a constant, a NumPy scalar of its dtype."""
+        """The element of a constant with one element, as a NumPy scalar of its dtype."""
         array = self.array
         if array.size != 1 or not (self.is_integer or self.is_float):
             raise NotKnown("{} is not one number", self)
@@ -322,7 +333,7 @@ class Value(Recorded):
 
     @fact
     def is_single_use(self: Matched) -> bool:
-        """Whether one node input reads it, and it is no output of the graph."""
+        """Whether exactly one input of a node reads it, and it is not an output of the graph."""
         return len(uses(self.value)) == 1 and not self.value.is_graph_output()
 
     @fact
@@ -337,7 +348,9 @@ class Value(Recorded):
 
     @question
     def is_only_read_by(self: Matched, op_type: str) -> bool:
-        """Return whether all users are nodes of a type that read it first, and else constants."""
+        """Return whether all consumers have an op type, it as first input, and other inputs
+        constant.
+        """
         return not self.is_graph_output and all(
             user.op_type == op_type
             and user.inputs[0] == self
@@ -352,25 +365,25 @@ class Value(Recorded):
 
     @question
     def is_made_by(self: Matched, *op_types: str) -> bool:
-        """Return whether a node of one of these types of ONNX's own ops makes the value."""
+        """Return whether the value is the result of one of these ops of ONNX."""
         node = self.value.producer()
         return node is not None and not node.domain and node.op_type in op_types
 
     @fact
     def has_one_output(self: Matched) -> bool:
-        """Whether the node gives this result and no other."""
+        """Whether the node has exactly one result."""
         return sum(bool(v.name) for v in self.node.outputs) == 1
 
     @question
     def attribute(self: Matched, name: str, default: Any = None) -> Any:
         """Return an attribute of the node, or its default: int, float, str or tuple of them.
 
-        A float is the decimal that was written: 0.1, not the float32 next to it.
+        A float is its shortest decimal: 0.1 instead of the nearest float32 number. Tensors, graphs
+        and attributes of functions are unknown.
 
         Args:
             name: The name of the attribute.
-            default: What to return if there is neither the attribute nor a default in the schema.
-                A tensor, a graph, and what the caller of a function says are not known.
+            default: The value if neither the node nor the schema has the attribute.
         """
         found = plain_number(self.facts.attribute(self.node, name))
         if found is None and name in self.node.attributes:
@@ -379,35 +392,36 @@ class Value(Recorded):
 
     @fact
     def is_unpadded(self: Matched) -> bool:
-        """Whether every element of a convolution sees a whole window of its input."""
+        """Whether a convolution or pool has no padding."""
         automatic = self.attribute("auto_pad")
         pads = self.attribute("pads")
         return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
 
     @fact
     def is_position_dependent(self: Matched) -> bool:
-        """Whether an element has another result at another position, on one of the supported CPUs.
+        """Whether the result for an element depends on its position, on one of the supported CPUs.
 
-        onnxruntime's SIMD code compares the lower halves of int64 as signed numbers. A float out
-        of an integer's range is converted differently in vector registers and by scalar code.
+        onnxruntime's SIMD code compares the lower halves of int64 as signed numbers. Vector code
+        and scalar code convert a float out of the range of an integer differently.
         """
         return self.definition.depends_on_position(NodeOfValue(self))
 
     @fact
     def is_rounded_by_position(self: Matched) -> bool:
-        """Whether last bits, or signs of zeros, depend on the position, on one of the CPUs.
+        """Whether last bits or signs of zeros depend on the position, on one of the supported CPUs.
 
-        Scalar code computes the last elements, which do not fill a vector register. It uses
+        Scalar code computes the last elements if they do not fill a vector register. It uses
         another algorithm for functions of float64. On arm64, vector code computes Reciprocal from
-        an estimate, and max(-0.0, 0.0) is 0.0 there, but -0.0 in scalar code.
+        an estimate. There, max(-0.0, 0.0) is 0.0 in vector code, and -0.0 in scalar code.
         """
         return self.definition.rounds_by_position(NodeOfValue(self))
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:
-        """The axes that the node names, in an attribute or input called ``axes`` or ``axis``.
+        """The axes of the node as written, in its attribute or input ``axes`` or ``axis``.
 
-        They are as written. No axes are unknown: their meaning depends on the op and its version.
+        They are unknown if the node has none, because the meaning then depends on the op and its
+        version.
         """
         for name in ("axes", "axis"):
             found = self.attribute(name)
@@ -416,27 +430,28 @@ class Value(Recorded):
                 return _known(axes or None, _AXES, self)
         schema = self.facts.schema(self.node)
         names = [] if schema is None else [formal.name for formal in schema.inputs]
-        for name, given in zip(names, self.inputs, strict=False):
-            if name in ("axes", "axis") and given is not None:
-                return _known(given.ints or None, _AXES, self)
+        for name, operand in zip(names, self.inputs, strict=False):
+            if name in ("axes", "axis") and operand is not None:
+                return _known(operand.ints or None, _AXES, self)
         raise NotKnown("the node of {} has no axes", self)
 
     @fact
     def axes(self: Matched) -> tuple[int, ...]:
-        """The axes that the node names, whatever the opset: counted from the front, in order.
+        """The axes of the node at any opset, counted from the front, in ascending order.
 
-        Those of Unsqueeze are axes of its result, all others those of the first operand.
+        The axes of Unsqueeze are axes of its result. All others are axes of the first operand.
         """
         node = self.node
-        counted = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
-        rank = None if counted is None else self.facts.types.of(counted).rank
+        tensor = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
+        rank = None if tensor is None else self.facts.types.of(tensor).rank
         return axes_from_front(self.written_axes, rank)
 
 
 class Matched(Value):
     """The value of a symbol in a match: the argument of `computed` functions.
 
-    A function that asks for an unknown fact ends there, and the rule does not match.
+    If a function reads an unknown property, the property raises NotKnown, and the rule does not
+    match.
     """
 
     __slots__ = ("facts", "value")
@@ -462,7 +477,7 @@ class Matched(Value):
 
     @property
     def definition(self) -> Op:
-        """The definition of the op that makes it."""
+        """The definition of the op of the node."""
         return definition_of(self.node)
 
     def _has_no_negative_zero(self, nodes: int) -> bool:
@@ -478,13 +493,13 @@ class Matched(Value):
 
     @property
     def _terms(self) -> Sequence[int]:
-        """Operands; if one of them has no element -0.0, the result has none."""
+        """Indices of operands: if one of these operands has no -0.0, the result has none."""
         moved = self.definition.moved_inputs(len(self.node.inputs))
         return moved if len(moved) == 1 else self.definition.excludes_negative_zero
 
     @property
     def users(self) -> list[Matched]:
-        """The nodes that read it, each represented by its first output."""
+        """The nodes that read it, each as its first output."""
         nodes = dict.fromkeys(use.node for use in uses(self.value))
         return [Matched(node.outputs[0], self.facts) for node in nodes]
 
@@ -495,12 +510,12 @@ class Matched(Value):
 
     @property
     def inputs(self) -> list[Matched | None]:
-        """The inputs of the node; None for one that is omitted."""
+        """The inputs of the node; None for omitted inputs."""
         return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
 
 
 class NodeOfValue:
-    """The node of a matched value, see `onnxfold.ops.definition.NodeProperties`."""
+    """The node of a matched value; it implements `onnxfold.ops.definition.NodeProperties`."""
 
     def __init__(self, value: Matched) -> None:
         self._value = value
@@ -526,7 +541,7 @@ class NodeOfValue:
 
     @property
     def limits(self) -> list[float | None]:
-        """The bounds of a Clip that has them; None for a bound that is not a constant."""
+        """The bounds of a Clip; None for a bound that is not a constant."""
         declared = [self.attribute(name) for name in ("min", "max")]
         limits: list[float | None] = [float(limit) for limit in declared if limit is not None]
         for limit in self._value.inputs[1:]:
@@ -541,14 +556,15 @@ class NodeOfValue:
 
 
 def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
-    """Return the axes counted from the front, in order.
+    """Return the axes counted from the front, in ascending order.
 
     Raises:
-        NotKnown: one does not exist or is named twice, or is counted from the end and the rank is
-            not known.
+        NotKnown: an axis does not exist or is repeated, or it is counted from the end and the rank
+            is not known.
     """
-    # no tensor has more than 64 axes
-    axes, low, high = list(axes), -(rank or 0), 64 if rank is None else rank
+    axes = list(axes)
+    low = -(rank or 0)
+    high = _MOST_AXES if rank is None else rank
     found = {axis % high for axis in axes if low <= axis < high}
     if len(found) < len(axes):
         raise NotKnown("the axes {} are repeated, or they do not exist", axes)
@@ -556,7 +572,7 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
 
 
 def _are_same(one: Shape, other: Shape) -> bool:
-    """Return whether two shapes are equal; raise NotKnown where a symbolic size decides."""
+    """Return whether two shapes are equal; raise NotKnown if it depends on a symbolic size."""
     if one == other:
         return True
     if differ(one, other):

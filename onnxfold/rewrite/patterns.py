@@ -1,4 +1,4 @@
-"""The expressions that patterns and replacements consist of."""
+"""The expressions of patterns and replacements."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
-from onnxfold.rewrite.conditions import NotGiven, Term, text_of
+from onnxfold.rewrite.conditions import OmittedInput, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 from onnxfold.support.errors import suggestion
 from onnxfold.support.forks import cached_property
 
 Operand = Union["Expression", float, None]
-"""Values that can be written for an expression."""
+"""Objects that a rule may write as an operand."""
 
 
 class Expression:
     """A value in a pattern or in a replacement."""
 
     operands: Sequence[Expression] = ()
-    """The expressions that it consists of."""
+    """The expressions in this one."""
     terms: Sequence[object] = ()
-    """Attributes, elements of constants, indices of outputs and variadic variables: a pattern binds
-    them, and a replacement computes them.
+    """Attributes, elements of constants, indices of outputs and variadic variables.
+
+    A pattern binds them, and a replacement computes them.
     """
     op: Op | None = None
-    """Itself, or the op whose output it is."""
+    """The op whose output this expression is; for an op, the op itself."""
     index: Any = 0
-    """Which output of the op it is: a number, in a replacement also a term."""
+    """The index of the output of the op: a number, in a replacement also a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], as_expressions([replacement]), sys._getframe(1).f_locals)
 
 
 def walk(expressions: Iterable[Expression]) -> list[Expression]:
-    """Return the expressions and all below them, each object once."""
+    """Return the expressions and all expressions in them, each object once."""
     found: dict[int, Expression] = {}
     stack = [*expressions][::-1]
     while stack:
@@ -50,7 +51,7 @@ def walk(expressions: Iterable[Expression]) -> list[Expression]:
 
 @dataclass(eq=False)
 class Pair:
-    """``pattern >> replacement``, one or several, and the local variables that name the ops."""
+    """``pattern >> replacement``, with one or several outputs, and the variables of the rule."""
 
     patterns: Sequence[Expression]
     replacements: Sequence[Expression]
@@ -60,7 +61,7 @@ class Pair:
 class outputs:
     """Several results of a pattern or replacement, in the same order on both sides.
 
-    In a pattern, those after the first are results of ops in the first one.
+    In a pattern, the results after the first one must be results of ops in the first one.
     """
 
     def __init__(self, *expressions: Operand) -> None:
@@ -68,29 +69,30 @@ class outputs:
 
     def __rshift__(self, replacement: outputs) -> Pair:
         if not isinstance(replacement, outputs):
-            raise TypeError("several outputs are replaced by several: outputs(...) >> outputs(...)")
+            raise TypeError("outputs(...) on the left needs outputs(...) on the right of >>")
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
 def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
-    """Return expressions of operands: a number becomes a literal, None an omitted input."""
+    """Return operands as expressions; a number becomes a literal, None an omitted input."""
     found: list[Expression] = []
     for operand in operands:
         if isinstance(operand, Values):
-            raise TypeError(f"write *{operand!r}: it stands for several inputs")
+            raise TypeError(f"write *{operand!r} instead of {operand!r}: it matches several inputs")
         if operand is None or isinstance(operand, Expression):
             found.append(omitted if operand is None else operand)
         elif isinstance(operand, (int, float)):
             found.append(Literal(operand))
         else:
-            is_term = isinstance(operand, Term)
-            what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
-            raise TypeError(f"{operand!r} {what}")
+            problem = "cannot be an operand"
+            if isinstance(operand, Term):
+                problem = "is not a value: write constant(...)"
+            raise TypeError(f"{operand!r} {problem}")
     return tuple(found)
 
 
 def is_on_constants(expression: Expression) -> bool:
-    """Return whether an expression stands for a compile-time constant in every model."""
+    """Return whether an expression is a compile-time constant in every model."""
     if expression is omitted or isinstance(expression, (Constant, Literal, filled, constant)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
@@ -102,19 +104,21 @@ def is_optional(expression: Expression) -> bool:
 
 
 class Symbol(Value):
-    """A matched value, with the properties that conditions can use."""
+    """A symbol for a matched value, with the properties that conditions can use."""
 
     name = ""
 
     def evaluate(self, match: Any) -> Any:
-        """Return the matched value, for an op its first result, for variadic inputs a tuple.
+        """Return the matched value.
+
+        For an op, this is the first result. For variadic inputs, it is a tuple of values.
 
         Raises:
-            NotGiven: the input is omitted.
+            OmittedInput: the input is omitted.
         """
         content = match.bound(self)
         if content is None:
-            raise NotGiven("{} is omitted", self)
+            raise OmittedInput("{} is omitted", self)
         if type(content) is tuple:
             return tuple(v and Matched(v, match.facts) for v in content)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
@@ -144,7 +148,7 @@ class Symbol(Value):
 
 
 class Variable(Symbol, Expression):
-    """A value; the same one wherever the variable occurs."""
+    """Any value. All occurrences of the variable match the same value."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -158,7 +162,7 @@ class Constant(Variable):
 
 
 class Values(Variable):
-    """Any number of inputs, none included: ``op.Concat(*xs, axis=a)``."""
+    """Zero or more inputs: ``op.Concat(*xs, axis=a)``."""
 
     @property
     def length(self) -> Term:
@@ -170,14 +174,14 @@ class Values(Variable):
 
 
 class _Length(Term):
-    """The number of inputs, without a value of each."""
+    """The number of inputs. Evaluating it does not make a value for each input."""
 
     def evaluate(self, match: Any) -> int:
         return len(match.bound(self.args[0]))
 
 
 class Rest(Expression):
-    """A variadic variable in its place among the inputs."""
+    """A variadic variable among the operands of an op."""
 
     def __init__(self, variable: Values) -> None:
         self.variable = variable
@@ -190,9 +194,9 @@ class Rest(Expression):
 
 result = Variable("result")
 omitted = Variable("None")
-"""No input here."""
+"""An omitted input."""
 anything = Variable("anything")
-"""In a pattern: any value of an attribute, or none; as an operand, any value."""
+"""In a pattern: an attribute with any value or none, or an operand with any value."""
 
 
 class Literal(Expression):
@@ -206,8 +210,9 @@ class Literal(Expression):
 
 
 class near(Literal):
-    """In a pattern: a constant of one element that is the number, rounded to its dtype or to six or
-    more digits.
+    """In a pattern: a constant of one element that is approximately the number.
+
+    The constant is the number, rounded to its dtype, or to six or more digits.
     """
 
     def __repr__(self) -> str:
@@ -215,9 +220,9 @@ class near(Literal):
 
 
 class filled(Variable):
-    """In a pattern: a constant of any shape all of whose elements are the number.
+    """In a pattern: a constant of any shape whose elements are all equal to the number.
 
-    -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
+    -0.0 does not match 0.0. For a constant of integers, 1.0 matches 1.
     """
 
     def __init__(self, number: float) -> None:
@@ -229,12 +234,14 @@ class filled(Variable):
 
 
 class constant(Expression):
-    """In a replacement: a small constant made from a number, a list, or a term for them.
+    """In a replacement: a small constant.
 
     Args:
-        content: The elements: ``constant([0, -1])``, ``constant(x.shape)``.
-        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
-        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
+        content: The elements: a number, a list, or a term, as in ``constant([0, -1])`` and
+            ``constant(x.shape)``.
+        dtype: An ``ir.DataType`` or a term for one. By default int64 for integers, float32 for
+            floats, and the dtype of an array.
+        like: A value that has the dtype; ``result`` for the dtype of the replaced value.
     """
 
     def __init__(self, content: Any, dtype: Any = None, *, like: Expression | None = None) -> None:
@@ -249,11 +256,12 @@ class constant(Expression):
 
 
 class any_of(Symbol, Expression):
-    """One of several patterns, the first that leads to a match; also the matched value.
+    """In a pattern, the first of several alternatives that leads to a match; also its value.
 
-    A variable that the chosen pattern does not have is omitted, as that of an omitted input. In a
-    replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
-    may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
+    A variable that occurs in other alternatives only is omitted, as for an omitted input. In a
+    replacement, the first alternative that is not omitted. For example, ``any_of(op.Add(x, b), x)``
+    in a pattern matches with and without an addition. ``any_of(op.Sub(y, b), y)`` in the
+    replacement then is the subtraction or y.
     """
 
     def __init__(self, *choices: Any) -> None:
@@ -265,16 +273,17 @@ class any_of(Symbol, Expression):
 
 
 class OpVariable:
-    """An op of several possible types; the replacement can make the same op again.
+    """An op of several possible types, which the replacement can make again.
 
-    ``f = op.any_of("Relu", "Sigmoid")``: ``f(x)`` in a pattern matches either with whatever
-    attributes; ``f(y)`` in the replacement is the op that matched, with the same attributes except
-    those that are given anew (None removes one).
+    ``f = op.any_of("Relu", "Sigmoid")``: ``f(x)`` in a pattern matches either op with any
+    attributes. ``f(y)`` in the replacement is the op that matched. It has the same attributes
+    except those that the replacement sets; None removes an attribute.
 
     Args:
         domain: The domain of the ops.
         op_types: Their types.
-        either_way: The two operands match in either order, and are made in the order that matched.
+        either_way: Whether the two operands match in either order. The replacement has them in the
+            order that matched.
         is_standard: Whether onnx must have a schema of the op.
     """
 
@@ -290,7 +299,7 @@ class OpVariable:
         self.op_types = tuple(op_types)
         self._is_standard = is_standard
         self.swap = object() if either_way else None
-        """Stands for whether the operands match in reverse order, if they may."""
+        """The symbol for whether the operands matched in reverse order; None if they may not."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op with these operands."""
@@ -304,7 +313,7 @@ class OpVariable:
 
 
 class Op(Symbol, Expression):
-    """An op: as an operand it stands for its first output, ``[k]`` for another one."""
+    """An op. As an operand, it is its first output; ``[k]`` is another output."""
 
     def __init__(
         self,
@@ -325,7 +334,7 @@ class Op(Symbol, Expression):
                 break
         self.operands = operands
         self.output_count = _outputs
-        """The number of outputs of a new node, as a number or term; None for the used ones."""
+        """The number of outputs of a new node, as a number or term; None for the outputs in use."""
         for name, value in attributes.items():
             if type(value) is list:
                 attributes[name] = tuple(value)
@@ -334,7 +343,7 @@ class Op(Symbol, Expression):
         self.variable = variable
         self.op = self
         self.is_standard = _is_standard
-        """Whether onnx must have a schema of the op if it has schemas of the domain."""
+        """Whether onnx must have a schema of the op, if onnx has schemas of the domain."""
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
@@ -350,7 +359,7 @@ class Op(Symbol, Expression):
         return AllOutputs(self, 0)
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError("name the outputs that you mean: split[0], split[1]")
+        raise TypeError("select outputs by index: split[0], split[1]")
 
     def __repr__(self) -> str:
         arguments = list(map(repr, self.operands))
@@ -360,7 +369,7 @@ class Op(Symbol, Expression):
 
 
 class OutputOf(Expression):
-    """One output of an op with several."""
+    """One output of an op with several outputs."""
 
     op: Op
 
@@ -375,14 +384,14 @@ class OutputOf(Expression):
 
 
 class AllOutputs(OutputOf):
-    """All outputs of an op, which replace all outputs of another op; it matches the first one."""
+    """All outputs of an op, which replace all outputs of another; it matches the first output."""
 
     def __repr__(self) -> str:
         return f"{self.op!r}.outputs"
 
 
 def op_of(root: Expression) -> Op:
-    """Return the op of a whole pattern: it, or that whose output or outputs it is."""
+    """Return the op of the root of a pattern: the root itself, or the op whose output it is."""
     if root.op is None:
         raise TypeError(f"the pattern must be an op, not {root!r}")
     return root.op

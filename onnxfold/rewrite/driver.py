@@ -1,4 +1,4 @@
-"""The driver: visits every node, and again only near changes."""
+"""The driver: applies rules to all nodes, and visits nodes again only near changes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ from onnxfold.support.errors import OnnxFoldError
 
 logger = logging.getLogger("onnxfold")
 
-# Errors of built-in rules on invalid numbers, such as an axis that does not exist.
+# Exceptions of built-in rules on nodes with invalid numbers, such as an axis that does not exist.
 _INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-# More nodes than this, two or more ops above a change, are visited once at the end.
-_WIDE = 64
-_MOST_AT_A_PLACE = 500
-"""Rewrites at one value of the original model; more are a loop of rules."""
+_MOST_CONSUMERS = 64
+"""If a change may affect more indirect consumers, all nodes are visited once more at the end."""
+_MOST_AT_A_VALUE = 500
+"""Rewrites at one value of the original model. More rewrites are a loop of rules."""
+_SHARE_OF_LOOP = 10
+"""A rule belongs to a loop if at least one in so many rewrites at a value is its own."""
 
 
 class Loop(NamedTuple):
-    """Rules that undid each other at one value and were switched off."""
+    """Rules that undid each other at one value, and that were switched off."""
 
     rules: tuple[str, ...]
     value: str
-    """The value that they rewrote."""
+    """The name of the value."""
 
 
 @dataclass
@@ -71,13 +73,13 @@ class RewriteReport:
     counts: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
     places: dict[str, list[str]] = field(default_factory=dict)
-    """The names of the values of the original model at which each rule fired."""
+    """The values of the original model at which each rule fired, by name."""
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Matches whose replacement has another dtype or shape: errors in the rule."""
     failed_on_invalid: Counter[str] = field(default_factory=Counter)
-    """Nodes with invalid attributes or operands on which a built-in rule failed."""
+    """How often a built-in rule failed at a node with invalid attributes or operands."""
     loops: list[Loop] = field(default_factory=list)
     visits: int = 0
     """The number of visits of nodes."""
@@ -86,17 +88,17 @@ class RewriteReport:
 class Rewriter:
     """Rewrites one model until no rule matches any more.
 
-    Nodes are visited in topological order, main graph, functions and subgraphs alike. After a
-    rewrite only the new nodes, the users of the new values, and the users of what lost a user are
-    visited again.
+    Nodes are visited in topological order, in the main graph, functions and subgraphs. After a
+    rewrite, only three kinds of nodes are visited again: the new nodes, the consumers of the new
+    values, and the last consumer of a value that has lost others.
 
     Args:
         model: The model; its graphs must be sorted.
-        rules: The rules, of all sets.
-        level: 1 for exact rewrites, 2 for inexact ones, too.
-        keeps: Says of a value whether the node that makes it must stay.
-        seen: The state after an earlier run: only changed nodes, and those whose patterns reach
-            them, are visited. Empty for a first run.
+        rules: The rules of all sets.
+        level: 1 for exact rewrites only, 2 for inexact rewrites, too.
+        keeps: Returns whether the node that makes a value must be kept.
+        seen: The state after an earlier run, or None for a first run. If it is not empty, only
+            changed nodes, and nodes whose patterns reach changed nodes, are visited.
     """
 
     def __init__(
@@ -109,10 +111,10 @@ class Rewriter:
         seen: Seen | None = None,
     ) -> None:
         self._seen = seen or Seen()
-        chosen = tuple([r for r in rules if level > 1 or r.inexact is not True])
+        enabled = tuple([r for r in rules if level > 1 or r.inexact is not True])
         self._level = level
         self._facts = facts_of(model)
-        self._types = self._facts.types  # with what follows from earlier changes, also in `known`
+        self._types = self._facts.types  # updated after earlier changes
         self._keeps = keeps or (lambda value: False)
         scopes = self._facts.scopes
         self._tables = {}
@@ -120,17 +122,20 @@ class Rewriter:
         for graph in scopes.graphs():
             own = scopes.of(graph).opsets
             # onnxruntime runs functions at the opsets of the model
-            fits = own.items() <= {**own, **opsets}.items()
-            self._tables[graph] = _table_of(chosen if fits else (), tuple(sorted(own.items())))
+            has_same_opsets = own.items() <= {**own, **opsets}.items()
+            rules_of_graph = enabled if has_same_opsets else ()
+            self._tables[graph] = _table_of(rules_of_graph, tuple(sorted(own.items())))
         self._reach = max([table.reach for table in self._tables.values()])
         """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._origins: dict[ir.Value | None, _Origin] = {None: None}
         self._skipped = False
-        self._place: dict[ir.Node, str] = {}
+        self._original_value: dict[ir.Node, str] = {}
+        """The value of the original model that each new node replaces, by name."""
         self._history: dict[str, Counter[Rule]] = {}
-        self._given_up: set[Rule] = set()
+        """How often each rule fired at each value of the original model."""
+        self._switched_off: set[Rule] = set()
         self.report = RewriteReport()
 
     def run(self) -> RewriteReport:
@@ -143,14 +148,14 @@ class Rewriter:
         self._enqueue(self._changed(nodes) if self._seen.inputs else nodes)
         with np.errstate(all="ignore"):  # numbers of conditions may overflow
             while self._queue or self._skipped:
-                if not self._queue:  # all once more
+                if not self._queue:  # visit all nodes once more
                     self._skipped = False
                     self._enqueue(self._in_order())
                     continue
                 node = self._queue.popleft()
                 self._queued.discard(node)
                 graph = node.graph
-                if graph is not None:  # not removed in the meantime
+                if graph is not None:  # otherwise an earlier rewrite removed the node
                     self.report.visits += 1
                     if candidates := self._candidates(node, self._tables[graph]):
                         self._visit(node, candidates)
@@ -163,21 +168,22 @@ class Rewriter:
     def _changed(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Return the nodes changed since the last run, and those whose patterns reach them."""
         before = self._seen.inputs
-        facts = self._types.snapshot()
         after = {node: node.inputs for node in nodes}
-        found = {n for n in nodes if n not in before or before[n] is not after[n]}
-        pairs = [(before.get(node, ()), after[node]) for node in found]
+        changed = {n for n in nodes if n not in before or before[n] is not after[n]}
+        # values that have other consumers or other facts: rules may match their producers now
+        pairs = [(before.get(node, ()), after[node]) for node in changed]
         pairs += [(inputs, ()) for node, inputs in before.items() if node not in after]
         values = {v for p in pairs for a, b in zip_longest(*p) if a is not b for v in (a, b)}
-        known = self._seen.facts
-        values.update(v for v in known if v not in facts or facts[v] is not known[v])
-        makers = {value.producer() for value in values if value is not None}
-        found.update(node for node in makers if node is not None and node in after)
-        last = found
+        old_facts = self._seen.facts
+        facts = self._types.snapshot()
+        values.update(v for v in old_facts if v not in facts or facts[v] is not old_facts[v])
+        producers = {value.producer() for value in values if value is not None}
+        changed.update(node for node in producers if node is not None and node in after)
+        last = changed
         for _ in range(self._reach - 1):
-            last = {use.node for node in last for v in node.outputs for use in uses(v)} - found
-            found |= last
-        return [node for node in nodes if node in found]
+            last = {use.node for node in last for v in node.outputs for use in uses(v)} - changed
+            changed |= last
+        return [node for node in nodes if node in changed]
 
     def _in_order(self) -> list[ir.Node]:
         """Return all nodes, those of a subgraph before the node that holds it."""
@@ -187,7 +193,8 @@ class Rewriter:
     def _candidates(self, node: ir.Node, table: _Table) -> Sequence[Rule]:
         """Return the rules that could match the node, best first.
 
-        Nodes with constant results are left to constant propagation, except for rules that say so.
+        Constant propagation computes nodes with constant results. Only rules with ``on_constants``
+        are tried there.
         """
         if node.op_type not in table.op_types:
             return ()
@@ -195,8 +202,8 @@ class Rewriter:
         origins = self._origins
         for value in inputs:
             if value is not None and value not in origins:
-                maker = value.producer()
-                made_by = ("", "") if maker is None else (maker.op_type, maker.domain)
+                producer = value.producer()
+                made_by = ("", "") if producer is None else (producer.op_type, producer.domain)
                 origins[value] = *made_by, self._facts.constness.is_constant(value)
         signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
         rules, on_constants = table.find(signature)
@@ -206,21 +213,21 @@ class Rewriter:
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
         """Apply the first rule that can be applied to a node."""
-        place = self._place.get(node) or node.outputs[0].name or node.name or ""
+        original = self._original_value.get(node) or node.outputs[0].name or node.name or ""
         for rule in candidates:
-            if rule in self._given_up:
+            if rule in self._switched_off:
                 continue
             try:
                 match = find_match(rule, node, self._facts, exact=self._level < 2)
                 if match is None:
                     continue
-                is_exact = match.is_exact  # the nodes of the match lose their inputs
+                is_exact = match.is_exact  # before `apply` removes the inputs of the nodes
                 change = apply(match, self._keeps)
             except (Refused, NotKnown):
                 continue
             except Mismatch as error:
                 self.report.rejected[rule.name] += 1
-                logger.info("%s at %r: %s; not applied", rule.label, place, error)
+                logger.info("%s is not applied at %r: %s", rule.label, original, error)
                 continue
             except OnnxFoldError:
                 raise
@@ -229,42 +236,44 @@ class Rewriter:
                 name = node.name or node.op_type
                 if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
                     raise RuleError(message, node=name) from error
-                logger.debug("%s at %r", message, name)  # the node is invalid, and stays
+                logger.debug("%s at %r", message, name)  # the invalid node is kept
                 self.report.failed_on_invalid[rule.name] += 1
                 continue
             self.report.counts[rule.name] += 1
             if not is_exact:
                 self.report.inexact[rule.name] += 1
-            self.report.places.setdefault(rule.name, []).append(place)
-            self._place.update(dict.fromkeys(change.added, place))
-            self._count(place, rule)
+            self.report.places.setdefault(rule.name, []).append(original)
+            self._original_value.update(dict.fromkeys(change.added, original))
+            self._count(original, rule)
             self._enqueue(change.added)
             self._enqueue_from(change.users)
             for value in change.touched:
-                # it may be used once now; how often a constant is used decides nothing
+                # A rule may match now that the value has one consumer. For constants, no rule
+                # depends on the number of consumers.
                 if len(uses(value)) == 1 and not self._facts.constness.is_constant(value):
                     self._enqueue_from([use.node for use in uses(value)])
             return
 
-    def _count(self, place: str, rule: Rule) -> None:
-        history = self._history.setdefault(place, Counter())
+    def _count(self, original: str, rule: Rule) -> None:
+        """Count a rewrite at a value, and switch off the rules of a loop."""
+        history = self._history.setdefault(original, Counter())
         history[rule] += 1
-        if history.total() < _MOST_AT_A_PLACE:
+        if history.total() < _MOST_AT_A_VALUE:
             return
-        looping = [r for r, n in history.items() if n * 10 >= _MOST_AT_A_PLACE]
-        self.report.loops.append(Loop(tuple(r.name for r in looping), place))
+        looping = [r for r, n in history.items() if n * _SHARE_OF_LOOP >= _MOST_AT_A_VALUE]
+        self.report.loops.append(Loop(tuple(r.name for r in looping), original))
         names = ", ".join(r.label for r in looping)
-        logger.info("these rules undo each other at %r, switched off: %s", place, names)
-        del self._history[place]
-        self._given_up.update(looping)
+        logger.info("rules that undo each other at %r are switched off: %s", original, names)
+        del self._history[original]
+        self._switched_off.update(looping)
 
     def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
-        """Visit nodes again, and those above them whose patterns reach them."""
+        """Enqueue nodes, and the direct and indirect consumers whose patterns reach them."""
         self._enqueue(nodes)
         for _ in range(self._reach - 2):
             nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
-            if len(nodes) > _WIDE:
-                self._skipped = True  # visited once for all such changes, at the end
+            if len(nodes) > _MOST_CONSUMERS:
+                self._skipped = True  # all nodes are visited once at the end
                 return
             self._enqueue(nodes)
 
@@ -276,20 +285,24 @@ class Rewriter:
 
 
 _Origin = tuple[str, str, bool] | None
-"""Op type and domain of the producer of an input, and whether it is constant; None if omitted."""
+"""Op type and domain of the producer of an input, and whether the input is a constant.
+
+None is an omitted input.
+"""
 _Signature = tuple[str, str, tuple[_Origin, ...]]
 """Op type and domain of a node, and the origins of its inputs."""
 
 
 class _Table:
-    """The rules that hold at one set of opsets, by op and by signature; the same for all models."""
+    """The rules that hold at one set of opsets, by op and by signature, for all models."""
 
     def __init__(self, rules: Iterable[Rule], imports: Iterable[tuple[str, int]]) -> None:
         self._by_op: dict[tuple[str, str], list[tuple[Rule, Op]]] = {}
         self._by_signature: dict[_Signature, tuple[Sequence[Rule], Sequence[Rule]]] = {}
         self.reach = 1
-        """How many ops lie on the longest way through a pattern."""
+        """The number of ops on the longest path through a pattern."""
         opsets = dict(imports)
+        # patterns, with the number of ops on the path to them
         pending = list[tuple[Expression, int]]()
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, opsets):
@@ -298,20 +311,20 @@ class _Table:
                     for op_type in op.op_types:
                         self._by_op.setdefault((op_type, op.domain), []).append((rule, op))
         while pending:
-            pattern, above = pending.pop()
-            above += isinstance(pattern, Op)
-            self.reach = max(self.reach, above)
-            pending.extend(zip(pattern.operands, repeat(above)))
+            pattern, ops = pending.pop()
+            ops += isinstance(pattern, Op)
+            self.reach = max(self.reach, ops)
+            pending.extend(zip(pattern.operands, repeat(ops)))
         self.op_types = {op_type for op_type, _ in self._by_op}
 
     def find(self, signature: _Signature) -> tuple[Sequence[Rule], Sequence[Rule]]:
-        """Return the rules that may match a node, best first, and those of them for constants."""
+        """Return the rules that may match a node, and those with ``on_constants``, best first."""
         if signature not in self._by_signature:
             op_type, domain, origins = signature
-            known = self._by_op.get((op_type, domain), ())
+            rules_of_op = self._by_op.get((op_type, domain), ())
             rules = dict.fromkeys(
                 rule
-                for rule, op in known
+                for rule, op in rules_of_op
                 if all(
                     isinstance(each, Rest) or any(_could_be(each, o) for o in (*origins, None))
                     for each in op.operands
@@ -327,9 +340,9 @@ _table_of = functools.lru_cache(maxsize=32)(_Table)
 
 
 def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
-    """Return True if all ops that the rule makes exist as written.
+    """Return whether the opsets have all ops of the replacement.
 
-    Ops on constants are computed before the model runs: those may be newer.
+    Ops on constants are computed before the model runs, so they may belong to newer opsets.
     """
     low, high = rule.opset
     if not low <= opsets.get("", 1) <= (high or math.inf):
@@ -339,7 +352,7 @@ def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
 
 
 def _could_be(pattern: Expression, origin: _Origin) -> bool:
-    """Return False if a value of that origin certainly does not match."""
+    """Return whether a value of this origin may match a pattern."""
     if pattern is omitted:
         return origin is None
     if isinstance(pattern, any_of):

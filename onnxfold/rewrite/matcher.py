@@ -42,7 +42,7 @@ from onnxfold.rewrite.rule import Rule
 from onnxfold.support.forks import cached_property
 
 COMMUTATIVE = frozenset(ops_with(Trait.COMMUTES))
-"""ONNX's own ops with two operands in either order."""
+"""The commutative ops of ONNX."""
 
 
 _Bindings = dict[object, Any]
@@ -59,50 +59,49 @@ class Match:
     bindings: _Bindings
     """The value, node or Python value of each symbol that is matched so far."""
 
-    def bound(self, thing: object) -> Any:
+    def bound(self, symbol: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        if thing in self.bindings:
-            return self.bindings[thing]
-        return () if type(thing) is Values else None
+        if symbol in self.bindings:
+            return self.bindings[symbol]
+        return () if type(symbol) is Values else None
 
-    def value_of(self, thing: Any) -> Any:
-        """Return the value of a term or symbol, of a tuple element by element; anything else as it
-        is.
+    def value_of(self, term: Any) -> Any:
+        """Return the value of a term, a symbol, or a tuple with terms; plain values unchanged.
 
         Raises:
             NotKnown: It depends on an unknown fact or an omitted input.
         """
-        if type(thing) in _PLAIN:  # the most frequent
-            return thing
-        if isinstance(thing, Recorded):
-            return thing.evaluate(self)
-        if isinstance(thing, (tuple, list)):
-            found: list[Any] = []
-            for each in thing:
+        if type(term) in _PLAIN:  # the most frequent
+            return term
+        if isinstance(term, Recorded):
+            return term.evaluate(self)
+        if isinstance(term, (tuple, list)):
+            elements: list[Any] = []
+            for each in term:
                 if isinstance(each, Unpacked):
-                    found.extend(self.value_of(each.term))
+                    elements.extend(self.value_of(each.term))
                 else:
-                    found.append(self.value_of(each))
-            return tuple(found)
-        if isinstance(thing, slice):
-            return slice(*map(self.value_of, (thing.start, thing.stop, thing.step)))
-        return thing
+                    elements.append(self.value_of(each))
+            return tuple(elements)
+        if isinstance(term, slice):
+            return slice(*map(self.value_of, (term.start, term.stop, term.step)))
+        return term
 
-    def number_of(self, thing: Any) -> Any:
-        """Return a value that a replacement computes.
+    def number_of(self, term: Any) -> Any:
+        """Return the value of a term in a replacement, which has no symbolic sizes.
 
         Raises:
             NotKnown: As for `value_of`, or a size is symbolic.
         """
-        if isinstance(thing, Attribute):
-            return self.bound(thing)
-        found = self.value_of(thing)
-        if isinstance(thing, Term) and found is None:
-            raise NotKnown("{} is not known", thing)
-        for each in found if isinstance(found, tuple) else (found,):
+        if isinstance(term, Attribute):
+            return self.bound(term)
+        value = self.value_of(term)
+        if isinstance(term, Term) and value is None:
+            raise NotKnown("{} is not known", term)
+        for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, Expr):
-                raise NotKnown("a size in {} is symbolic", thing)
-        return found
+                raise NotKnown("a size in {} is symbolic", term)
+        return value
 
     def holds(self, condition: Term) -> bool:
         """Return whether a condition is certainly true."""
@@ -170,7 +169,7 @@ class Match:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether the rule certainly keeps every bit of the results."""
+        """Whether the match certainly keeps every bit of the results."""
         inexact = self.rule.inexact
         return not inexact if isinstance(inexact, bool) else self.holds(~inexact)
 
@@ -187,9 +186,9 @@ class Match:
     @cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All matched nodes, in the order of the pattern."""
-        found = map(self.bindings.get, self.rule.symbols)
+        contents = map(self.bindings.get, self.rule.symbols)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
-        return {each: None for each in found if type(each) is ir.Node}
+        return {each: None for each in contents if type(each) is ir.Node}
 
 
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
@@ -210,7 +209,7 @@ class PendingOperand:
 @final
 @dataclass(eq=False, slots=True)
 class PendingConditions:
-    """A goal: check conditions whose symbols are bound by then."""
+    """A goal: check conditions. All symbols in them are bound when the goal is reached."""
 
     conditions: list[Term]
     then: Pending
@@ -364,15 +363,21 @@ def _is_same_op(node: ir.Node, other: ir.Node) -> bool:
     return content is not None and content == content_of_attributes(other.attributes.data.values())
 
 
+_DIGITS = range(6, 17)
+"""Numbers of significant digits to which exporters may have rounded a constant."""
+_FLOAT32_EPSILON = 2**-23
+
+
 def _is_near(facts: ModelFacts, value: ir.Value, leaf: near) -> bool:
     array = facts.constness.array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
-    found = float(array.reshape(())[()])
+    element = float(array.reshape(())[()])
     number = leaf.literal
-    exact = float(np.asarray(number).astype(array.dtype))
-    digits = (float(f"{number:.{count}g}") for count in range(6, 17))
-    return any(math.isclose(found, each, rel_tol=2**-23) for each in (exact, *digits))
+    rounded_to_dtype = float(np.asarray(number).astype(array.dtype))
+    rounded_to_digits = (float(f"{number:.{digits}g}") for digits in _DIGITS)
+    candidates = (rounded_to_dtype, *rounded_to_digits)
+    return any(math.isclose(element, each, rel_tol=_FLOAT32_EPSILON) for each in candidates)
 
 
 _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
@@ -381,7 +386,7 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
     near: _is_near,
     filled: lambda facts, value, leaf: facts.constness.all_equal(value, leaf.literal),
 }
-"""The values that numbers and some variables accept; other variables accept any."""
+"""For some leaves, whether they accept a value. Other leaves accept any value."""
 
 
 def _distributions(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterable[tuple[Any, ...]]:
@@ -408,5 +413,5 @@ def _distributions_to_several(
 
 
 def _rounded(value: Any) -> Any:
-    """Return the value of an attribute as stored: 0.1 in a rule is the float32 next to it."""
+    """Return the value of an attribute as stored: 0.1 in a rule is the nearest float32 number."""
     return float(np.float32(value)) if type(value) is float else value

@@ -1,4 +1,4 @@
-"""Rules, and the rule sets that modules define."""
+"""Rules, and the rule sets of modules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rule:
 
     pair: Pair
     conditions: tuple[Term, ...]
-    """The conjuncts: all must be true."""
+    """The conditions: all must be true."""
     inexact: bool | Term
     opset: tuple[int, int | None]
     doc: str
@@ -45,48 +45,58 @@ class Rule:
     shared: bool = False
     on_constants: bool = False
     seen_in: str = ""
-    """A model to which it applies."""
+    """A model to which the rule applies."""
     ours: bool = False
-    """Whether it comes with onnxfold."""
+    """Whether the rule is part of onnxfold."""
 
     @cached_property
     def roots(self) -> tuple[Expression, ...]:
-        """The first pattern: an op (or output of one), or several alternatives."""
+        """The alternatives of the first pattern. Each is an op, or an output of an op."""
         first = self.pair.patterns[0]
         return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
     @cached_property
     def symbols(self) -> dict[object, None]:
-        """The variables, ops and attribute variables that the pattern has, in its order."""
-        things: dict[object, None] = {result: None}
+        """The variables, ops and attribute variables of the pattern, in its order."""
+        symbols: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
             if isinstance(expression, (Variable, Op, any_of)):
-                things[expression] = None
+                symbols[expression] = None
             if isinstance(expression, Op):
-                things[expression.variable] = None
-            things.update(dict.fromkeys(symbols_of(*expression.terms)))
-        return things
+                symbols[expression.variable] = None
+            symbols.update(dict.fromkeys(symbols_of(*expression.terms)))
+        return symbols
 
     @cached_property
     def checks(self) -> _Checks:
-        """For each root, the conditions by the expression after which they are checked, or None."""
+        """For each root, the conditions by the expression after which they are checked.
+
+        The conditions of the key None are checked at the end.
+        """
         return {root: self._checks_from(root) for root in self.roots}
 
     @cached_property
     def checks_of_exact(self) -> _Checks:
-        """The same, and that no bit changes: last, unless the replaced value alone tells."""
+        """The same as `checks`, with the condition that no bit changes.
+
+        It is checked first if it depends on the replaced value only, and otherwise last.
+        """
         if not isinstance(self.inexact, Term):
             return self.checks
         exact = ~self.inexact
-        found = {}
+        checks_of_exact = {}
         is_early = {*symbols_of(exact)} == {result}
         for root, checks in self.checks.items():
             after = root.op if is_early else None
-            found[root] = {**checks, after: [*checks.get(after, ()), exact]}
-        return found
+            checks_of_exact[root] = {**checks, after: [*checks.get(after, ()), exact]}
+        return checks_of_exact
 
     def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
-        """Return them for one root; steps are ops, alternatives and leaves, as they are matched."""
+        """Return the conditions of one root by the expression after which they are checked.
+
+        The steps are the ops, alternatives and leaves of the pattern, in the order of matching. A
+        condition is checked after the last step that binds one of its symbols.
+        """
         pending = [root]
         steps: list[Expression] = []
         certain: dict[object, int] = {}
@@ -94,7 +104,7 @@ class Rule:
         while pending:
             step = pending.pop()
             certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
-            if isinstance(step, any_of):  # until one of the alternatives has matched
+            if isinstance(step, any_of):  # bound when one of the alternatives has matched
                 for each in walk(step.operands):
                     possible |= dict.fromkeys((each, *symbols_of(*each.terms)), len(steps))
             else:
@@ -104,9 +114,9 @@ class Rule:
         checks: dict[Expression | None, list[Term]] = {}
         for condition in self.conditions:
             last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
-            # an alternative may have it, too, before the others are bound
-            is_open = last < 0 or steps[last] in possible
-            checks.setdefault(None if is_open else steps[last], []).append(condition)
+            # if the step is also in an alternative, it may match before other symbols are bound
+            is_at_end = last < 0 or steps[last] in possible
+            checks.setdefault(None if is_at_end else steps[last], []).append(condition)
         return checks
 
     def computed(self) -> list[object]:
@@ -125,11 +135,14 @@ class Rule:
 
     @cached_property
     def texts(self) -> tuple[str, str, tuple[str, ...]]:
-        """The texts of pattern, replacement and conditions, with ops named by local variables."""
+        """The texts of the pattern, the replacement and the conditions.
+
+        Ops have the names of the local variables of the rule.
+        """
         used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
-        for name, thing in self.pair.names.items():
-            if isinstance(thing, (Op, any_of, filled)) and thing in used:
-                thing.name = name
+        for name, variable in self.pair.names.items():
+            if isinstance(variable, (Op, any_of, filled)) and variable in used:
+                variable.name = name
         sides = (self.pair.patterns, self.pair.replacements)
         before, after = (" , ".join(map(repr, side)) for side in sides)
         return before, after, tuple(map(repr, self.conditions))
@@ -150,7 +163,7 @@ class RuleSet:
     rules: tuple[Rule, ...]
     doc: str = ""
     optional: bool = False
-    """Whether it is used only if asked for by name."""
+    """Whether the set is used only if an option names it or one of its rules."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -177,20 +190,27 @@ def rule_set(
 ) -> RuleSet:
     """Collect the rules of a namespace: ``rule_set("identities", globals())``.
 
-    A variable may also hold several rules in a list or tuple.
+    The value of a variable may be a rule, or a list or tuple of rules. Variables whose names begin
+    with an underscore are ignored.
+
+    Args:
+        name: The name of the set.
+        namespace: The variables, by name.
+        doc: The description. By default the first line of the docstring in the namespace.
+        optional: Whether the set is used only if an option names it or one of its rules.
     """
-    found: dict[Rule, None] = {}
-    for variable, thing in namespace.items():
+    rules: dict[Rule, None] = {}
+    for variable, value in namespace.items():
         if not variable.startswith("_"):
-            for each in thing if isinstance(thing, (list, tuple)) else (thing,):
+            for each in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(each, Rule):
-                    found[each] = None
+                    rules[each] = None
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
-    return RuleSet(name, tuple(found), text, optional)
+    return RuleSet(name, tuple(rules), text, optional)
 
 
 def rule_set_of(module: ModuleType) -> RuleSet:
-    """Return the rule set of a module; ``OPTIONAL = True`` in it makes the set an opt-in one."""
+    """Return the rule set of a module. It is opt-in if the module has ``OPTIONAL = True``."""
     name = module.__name__.rpartition(".")[2]
     return rule_set(name, vars(module), optional=bool(getattr(module, "OPTIONAL", False)))
 
@@ -201,38 +221,40 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     Raises:
         UsageError: the file cannot be read as Python or defines no rule.
     """
-    found = rule_set_of(run_file(path, "rules"))
-    if not found.rules:
-        raise UsageError("there is no rule in it", file=path)
-    return found
+    rules = rule_set_of(run_file(path, "rules"))
+    if not rules.rules:
+        raise UsageError("the file defines no rule", file=path)
+    return rules
 
 
 @functools.cache
 def builtin_rule_sets() -> tuple[RuleSet, ...]:
-    """Return the rule sets that onnxfold comes with, by name."""
+    """Return the rule sets of onnxfold, sorted by name."""
     if importlib.util.find_spec("onnxfold.rules") is None:
-        # Python was started in the project's folder, where rules/ is beside onnxfold/
+        # Python was started in the project's folder, which has rules/ beside onnxfold/
         home = importlib.import_module("onnxfold").__path__
         home.append(os.path.dirname(home[0]))
     package = importlib.import_module("onnxfold.rules")
     names = sorted([name for _, name, _ in pkgutil.iter_modules(package.__path__)])
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
-    return tuple(found for found in map(rule_set_of, modules) if found.rules)
+    return tuple(each for each in map(rule_set_of, modules) if each.rules)
 
 
 @functools.cache
 def available_rule_sets() -> tuple[RuleSet, ...]:
-    """Return the built-in rule sets and those of the entry points ``onnxfold.rules`` (modules
-    with rules).
+    """Return the built-in rule sets and those of the entry points ``onnxfold.rules``.
+
+    An entry point is a `RuleSet` or a module with rules.
 
     Raises:
-        UsageError: another package's rules cannot be loaded.
+        UsageError: the rules of another package cannot be loaded.
     """
-    found = [*builtin_rule_sets()]
+    sets = [*builtin_rule_sets()]
     for entry in metadata.entry_points(group="onnxfold.rules"):
         try:
             loaded = entry.load()
         except Exception as error:  # another package may raise anything
-            raise UsageError(f"the rules {entry.name!r} cannot be loaded: {error}") from error
-        found.append(loaded if isinstance(loaded, RuleSet) else rule_set_of(loaded))
-    return tuple(found)
+            source = f"the entry point {entry.name!r} in onnxfold.rules"
+            raise UsageError(f"{source} cannot be loaded: {error}") from error
+        sets.append(loaded if isinstance(loaded, RuleSet) else rule_set_of(loaded))
+    return tuple(sets)

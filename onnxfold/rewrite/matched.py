@@ -348,9 +348,7 @@ class Value(Recorded):
 
     @question
     def is_only_read_by(self: Matched, op_type: str) -> bool:
-        """Return whether all consumers have an op type, it as first input, and other inputs
-        constant.
-        """
+        """Return whether all consumers have this op type, and only constants as further inputs."""
         return not self.is_graph_output and all(
             user.op_type == op_type
             and user.inputs[0] == self

@@ -1,4 +1,4 @@
-"""The vocabulary of rules: ``@rule``, constants, alternatives, and ops by name."""
+"""The vocabulary of rules: ``@rule``, optional inputs, and ops by name."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from onnxfold.support.user_files import line_of
 
 
 def optional(operand: Operand) -> Expression:
-    """Return an input that may be omitted; its variable ``is_omitted`` then.
+    """Return an input that may be omitted. If it is, ``is_omitted`` of its variable is true.
 
-    An omitted input that the replacement refers to is omitted there, too, and so is an op that
-    needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
+    In the replacement, an omitted input is omitted, too, and so is each op that requires it: if
+    ``b`` is omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
     return any_of(operand, omitted)
 
@@ -53,10 +53,10 @@ def optional(operand: Operand) -> Expression:
 class Ops:
     """The ops of a domain.
 
-    ``op.Relu(x)`` is an op; an attribute that is not mentioned must have its default in a pattern,
-    and gets it in a replacement. ``op.any_of("Relu", "Tanh")`` is an op variable (see
-    `onnxfold.rewrite.patterns.OpVariable`), and so is ``op("Conv")`` for one op whose attributes
-    are to be kept as they are. ``op.domain("com.microsoft")`` are another domain's ops.
+    ``op.Relu(x)`` is an op. An attribute that is not mentioned must have its default in a pattern,
+    and has its default in a replacement. ``op.any_of("Relu", "Tanh")`` is an op variable (see
+    `onnxfold.rewrite.patterns.OpVariable`). ``op("Conv")`` is an op variable for one op, whose
+    attributes are kept. ``op.domain("com.microsoft")`` has the ops of another domain.
     """
 
     def __init__(self, domain: str = "", *, is_standard: bool = True) -> None:
@@ -67,19 +67,20 @@ class Ops:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
         made = functools.partial(Op, self._domain, (op_type,), None, _is_standard=self._is_standard)
-        setattr(self, op_type, made)  # found at once when it is used again
+        setattr(self, op_type, made)  # the next access does not call this method
         return made
 
     def any_of(self, *op_types: str) -> OpVariable:
-        """Return one of several ops, with whatever attributes; ``op("Conv")`` is one such op."""
+        """Return a variable for one of several ops with any attributes."""
         return OpVariable(self._domain, op_types, is_standard=self._is_standard)
 
     __call__ = any_of
 
     def either_way(self, *op_types: str) -> OpVariable:
-        """Return one of several ops of two operands: ``f(x, c)`` matches ``c - x``, too.
+        """Return a variable for one of several ops of two operands in either order.
 
-        The replacement's ``f(y, d)`` has its operands in the order that matched: ``d - y`` then.
+        ``f(x, c)`` in a pattern matches ``c - x``, too. ``f(y, d)`` in the replacement has its
+        operands in the order that matched: ``d - y`` in this case.
         """
         return OpVariable(self._domain, op_types, either_way=True)
 
@@ -89,7 +90,7 @@ class Ops:
 
     @property
     def beyond_standard(self) -> Ops:
-        """The ops that a runtime adds to the domain, at any opset and without a schema in onnx."""
+        """The ops that a runtime adds to the domain. They exist at any opset, without a schema."""
         return Ops(self._domain, is_standard=False)
 
 
@@ -116,34 +117,37 @@ def rule(
 
 
 def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -> Any:
-    """Make a rule of a function, which runs once, with symbols: its parameters are the variables.
+    """Make a rule of a function, which runs once with a symbol for each parameter.
 
-    A parameter is any value, ``c: Constant`` a compile-time constant, ``xs: Values`` (or ``*xs``)
-    any number of inputs, ``p: Attribute`` an attribute. The function returns
-    ``pattern >> replacement``, and after it what `where` and `inexact_if` return. Its docstring
-    says in one sentence what the rule does. An op in a local variable is the handle to its node.
+    The parameters are the variables of the pattern: ``x`` is any value, ``c: Constant`` a
+    compile-time constant, ``xs: Values`` (or ``*xs``) any number of inputs, and ``p: Attribute`` an
+    attribute. The function returns ``pattern >> replacement``, followed by the results of `where`
+    and `inexact_if`, if any. Its docstring describes the rule in one sentence. Conditions refer to
+    an op by the local variable that holds it.
 
     Args:
         function: The function.
-        each: Make several rules of the function: by name, or in a list, the values of its last
-            parameters. Those that are called like an option, or ``doc``, are these.
-        inexact: Whether results can differ in their last bits (a NaN may also become a number, an
-            infinity finite). Such a rule applies at level 2 only. A `computed` function, whose
-            parameters have names of the rule, is called for each match.
-        benefit: Of several rules that match, those with a higher benefit go first.
-        opset: First version of ONNX's own ops for which the rule holds, or first and last. Ops,
-            attributes and input counts that a version does not have are found without it.
-        target: The rule applies only if this target was asked for (``"onnxruntime"``).
-        shared: Apply although nodes inside the pattern have other users, even if there are more
-            nodes afterwards.
-        on_constants: Apply also where the result is constant. Most of that is computed by constant
-            propagation and needs no rule; this is for what it leaves because it would be larger.
+        each: Values of the last parameters, for several rules with the same function: a dictionary
+            of rows by the name of the rule, or a list of rows. A parameter with the name of an
+            option, or ``doc``, sets this option.
+        inexact: Whether results may differ in their last bits. A NaN may also become a number, or
+            an infinity finite. An inexact rule applies at level 2 only. A `computed` function is
+            called for each match; its parameters have the names of variables of the rule.
+        benefit: The priority. If several rules match, the rule with the highest benefit is tried
+            first.
+        opset: The first opset of ONNX for which the rule holds, or the first and the last. A rule
+            is never tried at an opset that lacks an op, attribute or input of the rule.
+        target: The target for which the rule applies, such as ``"onnxruntime"``; by default all.
+        shared: Whether the rule applies if nodes inside the pattern have other consumers, although
+            the number of nodes may grow.
+        on_constants: Whether the rule applies to constant results, too. Constant propagation
+            computes most of them. Such a rule is for results that are too large to store.
         seen_in: A model to which the rule applies: a package and a file in it, or an exporter and
-            what it exports.
-        options: All but the first two.
+            the exported model.
+        options: The options from ``inexact`` on.
 
     Raises:
-        RuleError: the rule cannot be right; the message says why and where it is written.
+        RuleError: the rule is invalid; the message has the reason, and the file and line.
     """
     known = _OPTIONS | {"each", "inexact", "opset"}
     for name in options.keys() - known:
@@ -154,11 +158,12 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 
 
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
-    stem = function.__name__
+    """Return the rule of a function, or a tuple of the rules of all rows."""
+    name_of_function = function.__name__
     code = function.__code__
-    rows = {stem: ()} if each is None else each
+    rows = {name_of_function: ()} if each is None else each
     if type(rows) is not dict and not isinstance(rows, Mapping):
-        rows = {f"{stem}_{k}": row for k, row in enumerate(rows, 1)}
+        rows = {f"{name_of_function}_{k}": row for k, row in enumerate(rows, 1)}
     rules = []
     for name, row in rows.items():
         try:
@@ -173,7 +178,7 @@ def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionT
 def _made(
     function: FunctionType, name: str, row: Sequence[Any], options: Mapping[str, Any]
 ) -> Rule:
-    """Return the rule of what a function returns with the values of a row as last arguments."""
+    """Return the rule of a function whose last arguments are the values of a row."""
     code = function.__code__
     kinds = function.__annotations__
     old = function.__globals__.get(name)
@@ -183,23 +188,23 @@ def _made(
     count = code.co_argcount
     last = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
-    given = dict(zip(names[count - len(row) : count], row, strict=True))
-    symbols = {n: _symbol(n, kinds.get(n, "Value")) for n in names if n not in given}
-    chosen = {**options, **given}
-    values = symbols | given
+    values_of_row = dict(zip(names[count - len(row) : count], row, strict=True))
+    symbols = {n: _symbol(n, kinds.get(n, "Value")) for n in names if n not in values_of_row}
+    settings = {**options, **values_of_row}
+    values = symbols | values_of_row
     arguments = list(map(values.__getitem__, names))
     rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
     by_name = dict(zip(names[count:], arguments[count:], strict=True))
     body = function(*arguments[:count], *rest, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
-        raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
-    inexact = chosen.get("inexact", False)
-    opset = chosen.get("opset", 1)
+        raise TypeError("a rule must return pattern >> replacement, and where(...) after it")
+    inexact = settings.get("inexact", False)
+    opset = settings.get("opset", 1)
     conditions: list[Term] = []
     if callable(inexact):
-        things = {"result": result, **symbols, **pair.names}
-        inexact = inexact(*map(things.__getitem__, _signature_of(inexact).parameters))
+        variables = {"result": result, **symbols, **pair.names}
+        inexact = inexact(*map(variables.__getitem__, _signature_of(inexact).parameters))
     for each in others:
         if isinstance(each, Where):
             conditions.extend(each)
@@ -212,18 +217,18 @@ def _made(
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
-        doc=" ".join((given.get("doc") or function.__doc__ or "").split()),
+        doc=" ".join((values_of_row.get("doc") or function.__doc__ or "").split()),
         file=code.co_filename,
         line=code.co_firstlineno,
         name=name,
         ours=function.__module__.startswith("onnxfold.rules."),
-        **{option: chosen[option] for option in _OPTIONS.intersection(chosen)},
+        **{option: settings[option] for option in _OPTIONS.intersection(settings)},
     )
-    # ours are checked by a test: that takes as long as making them
+    # A test checks the built-in rules. Checking them here would double the time of the import.
     if not made.ours:
         for field, hint in hints_of(Rule).items():
-            for wrong in problems(field, getattr(made, field), hint):
-                raise TypeError(wrong)
+            for problem in problems(field, getattr(made, field), hint):
+                raise TypeError(problem)
         check_rule(made, symbols.values())
     return made
 
@@ -235,12 +240,12 @@ _OPTIONS = frozenset(("benefit", "target", "shared", "on_constants", "seen_in"))
 
 @functools.cache
 def _symbol(name: str, annotation: Any) -> Any:
-    """Return the symbol of a parameter with a name and an annotation, the same in all rules."""
-    # a class, or its name, perhaps with its module
+    """Return the symbol of a parameter. All rules share the symbol of a name and an annotation."""
+    # the annotation is a class, or its name, perhaps with its module
     kind = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
     if kind not in _KINDS:
         kinds = ", ".join(_KINDS)
-        raise TypeError(f"{name}: {kind} is no kind of variable; there are {kinds}")
+        raise TypeError(f"{name}: {kind} is no kind of variable; use one of {kinds}")
     return _KINDS[kind](name)
 
 
@@ -249,19 +254,23 @@ _KINDS |= {kind.__name__: kind for kind in (Constant, Values, Attribute)}
 
 
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
-    """Raise ValueError or TypeError if the rule, with these parameters, cannot be right."""
+    """Check a rule with these parameters.
+
+    Raises:
+        TypeError, ValueError: the rule is invalid.
+    """
     _check_roots(rule)
     _check_patterns(rule.pair.patterns)
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, rule.symbols)
     conditions = (*rule.conditions, rule.inexact)
-    for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
-        for symbol in symbols_of(*things):
+    for user, terms in (("a condition", conditions), ("the replacement", rule.computed())):
+        for symbol in symbols_of(*terms):
             if symbol not in rule.symbols:
-                raise ValueError(f"{where} uses {symbol!r}, which the pattern does not have")
+                raise ValueError(f"{user} uses {symbol!r}, which the pattern does not have")
     for parameter in parameters:
         if parameter not in rule.symbols:
-            raise ValueError(f"the pattern does not have {parameter!r}")
+            raise ValueError(f"the pattern does not have the parameter {parameter!r}")
     for op in walk((*rule.pair.patterns, *rule.pair.replacements)):
         if isinstance(op, Op):
             _check_op(op, *rule.opset)
@@ -273,48 +282,52 @@ def _check_roots(rule: Rule) -> None:
         if root not in rule.roots and op not in set(walk(rule.pair.patterns[:1])):
             raise ValueError(f"{root!r} is no output of an op in the first pattern")
     sides = (*rule.pair.patterns, *rule.pair.replacements)
-    whole = [root for root in sides if isinstance(root, AllOutputs)]
-    if whole and len(sides) != len(whole) != 2:
-        raise TypeError("all outputs of an op are replaced by all outputs of an op")
+    all_outputs = [root for root in sides if isinstance(root, AllOutputs)]
+    if all_outputs and len(sides) != len(all_outputs) != 2:
+        raise TypeError("all outputs of an op can be replaced by all outputs of an op only")
     if len(rule.pair.patterns) != len(rule.pair.replacements):
-        raise ValueError("the pattern and the replacement have a different number of outputs")
+        raise ValueError("the pattern and the replacement have different numbers of outputs")
     low, high = rule.opset
     if high is not None and high < low:
-        raise ValueError(f"no opset lies between {low} and {high}")
+        raise ValueError(f"the last opset {high} is less than the first opset {low}")
 
 
 def _check_patterns(patterns: Sequence[Expression]) -> None:
     for expression in walk(patterns):
         if isinstance(expression, constant):
-            raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
+            raise TypeError(
+                f"{expression!r} is for replacements only; write a number or filled(...)"
+            )
         index = expression.index
         if not isinstance(index, int) or index < 0:
-            raise TypeError(f"{expression!r} in a pattern: which output?")
+            raise TypeError(
+                f"{expression!r} in a pattern: the index of the output must be a number from 0 up"
+            )
         if expression is result:
-            raise TypeError("result is for replacements; the pattern is what makes it")
+            raise TypeError("result is for replacements and conditions only")
         if isinstance(expression, Op):
-            for attribute, wanted in expression.attributes.items():
-                if isinstance(wanted, Term) and not isinstance(wanted, Attribute):
+            for attribute, value in expression.attributes.items():
+                if isinstance(value, Term) and not isinstance(value, Attribute):
                     raise TypeError(
-                        f"{attribute}={wanted!r} in a pattern: use an attribute variable and where"
+                        f"{attribute}={value!r} in a pattern: use an attribute variable and where"
                     )
 
 
 def _check_replacement(replacement: Expression, bound: Container[object]) -> None:
     if replacement is omitted:
-        raise TypeError("None stands for an input, not for what the pattern becomes")
+        raise TypeError("None stands for an omitted input and cannot be the replacement")
     if isinstance(replacement, Literal):
         raise TypeError(f"write constant({replacement!r}, like=result): a number has no dtype")
     stack = [replacement]
     while stack:
         expression = stack.pop()
         if expression is result:
-            raise TypeError("result is what the replacement replaces: write constant(like=result)")
+            raise TypeError("result is the replaced value; it can only be in constant(like=result)")
         is_matched = expression is omitted or expression in bound
         if expression is anything or (is_optional(expression) and not is_matched):
             raise TypeError(f"{expression!r} is for patterns only")
         if is_matched:
-            continue  # matched already: the replacement refers to it
+            continue  # the replacement refers to a matched expression
         symbol = expression.variable if isinstance(expression, Op) else expression
         if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
             raise ValueError(f"the replacement uses {symbol!r}, which the pattern does not bind")
@@ -328,7 +341,7 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
 
 
 def _check_op(op: Op, low: int, high: int | None) -> None:
-    """Raise ValueError if no op at these opsets has the inputs and attributes of an expression."""
+    """Raise an exception if no op at these opsets has the inputs and attributes of an op."""
     if op.domain not in known_domains() or not op.is_standard:
         return
     newest = high or onnx.defs.onnx_opset_version()
@@ -345,11 +358,11 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
         raise ValueError(f"onnx has no op {names}{hint}")
     for name, value in op.attributes.items():
         if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
-            hint = suggestion(name, {known for s in schemas for known in s.attributes})
+            hint = suggestion(name, {attribute for s in schemas for attribute in s.attributes})
             raise ValueError(f"{names} has no attribute {name!r}{hint}")
         kinds = {str(s.attributes[name].type) for s in schemas if name in s.attributes}
         kind = kinds.pop().rpartition(".")[2] if len(kinds) == 1 else ""
         if not fits_type(value, kind):
             raise TypeError(f"the attribute {name!r} of {names} is of type {kind}, not {value!r}")
     if not any(accepts(op, schema) for schema in schemas):
-        raise ValueError(f"{op!r}: no version of the op has these inputs and attributes")
+        raise ValueError(f"{op!r}: no opset has the op with these inputs and attributes")

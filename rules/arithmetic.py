@@ -39,15 +39,20 @@ def is_zero_point(w: Matched, zero: Matched | None, is_first: bool) -> bool:
 
     The first operand has one zero point. The second one has one, or one for each column.
     """
-    points = 0 if zero is None else zero.number if is_first else zero.array
+    if zero is None:
+        return bool((w.array == 0).all())
+    points = zero.number if is_first else zero.array
     return bool((w.array == points).all())
 
 
 @rule(each=[(True,), (False,)], opset=10, seen_in="onnx-mlir/matmulinteger")
-def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
+def integer_product_of_zeros(x, w: Constant, zero_of_x, zero: Constant, is_first):
     """MatMulInteger(x, w, a, b) == 0 if x == a or w == b: the zero points represent 0."""
-    points = (optional(zero), optional(other)) if is_first else (optional(other), optional(zero))
-    operands = (w, x) if is_first else (x, w)
+    points = [optional(zero_of_x), optional(zero)]
+    operands = [x, w]
+    if is_first:
+        points.reverse()
+        operands.reverse()
     zeros = op.Expand(constant(0, INT32), constant(result.sizes))
     return op.MatMulInteger(*operands, *points) >> zeros, where(
         # the result of onnxruntime is undefined if there are no terms

@@ -244,10 +244,14 @@ def add_positive_zero(x):
 )
 def state_from_zero(x, w, r, b, lengths, h, c, p, rnn, is_cell, doc, seen_in):
     """An initial state of zeros is omitted, because zero is the default."""
-    states, kept = ((optional(h), c), (h, None, p)) if is_cell else ((h, optional(c)), (None, c, p))
+    states = (optional(h), c) if is_cell else (h, optional(c))
     before = rnn(x, w, r, optional(b), optional(lengths), *states, optional(p))
     has_cell = "LSTM" in rnn.op_types
-    return before.outputs >> rnn(x, w, r, b, lengths, *(kept if has_cell else ())).outputs, where(
+    remaining: tuple[Any, ...] = ()
+    if has_cell:
+        remaining = (h, None, p) if is_cell else (None, c, p)
+    after = rnn(x, w, r, b, lengths, *remaining)
+    return before.outputs >> after.outputs, where(
         (c if is_cell else h).is_positive_zeros,
         # GRU and RNN do not multiply an omitted state by r, and 0 * infinity is NaN
         *([] if has_cell else [r.is_finite]),

@@ -27,7 +27,9 @@ def _positions(table: Value, has_batch: bool) -> Any:
 
 
 @fusion(each=[(False,), (True,)], opset=11, seen_in="models/lora/torchscript")
-def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribute, has_batch):
+def rotary(
+    x, angles, half, start, end, cosine_factor, sine_factor, a: Attribute, b: Attribute, has_batch
+):
     """x * cos(t) + Concat(-upper(x), lower(x)) * sin(t) == RotaryEmbedding(x, cos(t), sin(t)), with
     angles of the batch or of each sequence.
     """
@@ -36,7 +38,7 @@ def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribut
     # op have the shape [positions, half size].
     factors = []
     tables = []
-    for function, scale in ((op.Cos, factor), (op.Sin, other)):
+    for function, scale in ((op.Cos, cosine_factor), (op.Sin, sine_factor)):
         scaled = any_of(op.Mul(function(both), scale), function(both))
         factors.append(any_of(op("Unsqueeze")(scaled, optional(anything)), scaled))
         table = any_of(op.Mul(function(angles), scale), function(angles))
@@ -58,7 +60,7 @@ def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribut
         b.is_in(-1, 3),
         rotated.same_shape(x),
         (a == -1) | (a == angles.rank - 1),
-        *(scale.is_omitted | scale.shape.is_in((), (1,)) for scale in (factor, other)),
+        *(scale.is_omitted | scale.shape.is_in((), (1,)) for scale in (cosine_factor, sine_factor)),
         cosines.shape == shape,
         sines.shape == shape,
         # the positions have the first two sizes of the angles

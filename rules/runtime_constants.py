@@ -54,9 +54,9 @@ def sum_of_products(x, a, w, bias, *rest):
     """(x @ w + bias) + x @ a == x @ (w + a) + bias, also without a bias, and for Conv."""
     multiply = op.any_of("MatMul", "Conv")
     product = multiply(x, a)
-    other = multiply(x, w, *rest)
+    product_of_w = multiply(x, w, *rest)
     merged = multiply(x, op.Add(w, a), *rest)
-    biased = any_of(op.Add(other, bias), other)
+    biased = any_of(op.Add(product_of_w, bias), product_of_w)
     after = any_of(op.Add(merged, bias), merged)
     return op.Add(biased, product) >> after, where(
         ~x.is_fixed,
@@ -65,7 +65,7 @@ def sum_of_products(x, a, w, bias, *rest):
         a.is_runtime_constant | w.is_runtime_constant,
         a.same_shape(w),
         product.is_single_use,
-        other.is_single_use,
+        product_of_w.is_single_use,
     )
 
 

@@ -160,14 +160,14 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
     """f(Transpose(x, p), Transpose(y, p)) == Transpose(f(x, y), p) for +, -, * and /; a constant
     operand is transposed by the inverse of p instead.
     """
-    one = op.Transpose(x, perm=p)
-    other = op.Transpose(y, perm=p)
+    left = op.Transpose(x, perm=p)
+    right = op.Transpose(y, perm=p)
     after = op.Transpose(_BINARY(x, any_of(y, _moved(c, p))), perm=p)
     return (
-        _BINARY(one, any_of(other, c)) >> after,
+        _BINARY(left, any_of(right, c)) >> after,
         where(
-            (other.is_omitted & result.is_read_by(*_PASSED)) | other.is_single_use,
-            other.is_omitted | one.is_single_use | result.is_read_by("Transpose"),
+            (right.is_omitted & result.is_read_by(*_PASSED)) | right.is_single_use,
+            right.is_omitted | left.is_single_use | result.is_read_by("Transpose"),
         ),
         inexact_if(x.dtype.is_in(*_HALF)),
     )

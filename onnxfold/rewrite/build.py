@@ -98,11 +98,11 @@ class Builder:
             index = int(self.match.number_of(expression.index))
             return self._outputs(expression.op, index)[index]
         if isinstance(expression, Op):
-            made = self._node(expression)
-            return made if isinstance(made, Buffer) else made.outputs[0]
+            node = self._node(expression)
+            return node if isinstance(node, Buffer) else node.outputs[0]
         if isinstance(expression, Variable):
-            found: ir.Value | None = self.match.bound(expression)
-            return found
+            value: ir.Value | None = self.match.bound(expression)
+            return value
         if isinstance(expression, constant):
             return self._constant(expression)
         raise Refused(f"{expression!r} has no value in the replacement")
@@ -144,23 +144,23 @@ class Builder:
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
     def _node(self, op: Op) -> ir.Node | Buffer:
-        made: ir.Node | Buffer | None = self.match.bound(op) or self._made.get(op)
-        if made is None:
-            made = self._make(op)
-            self._made[op] = made
-        return made
+        node: ir.Node | Buffer | None = self.match.bound(op) or self._made.get(op)
+        if node is None:
+            node = self._make(op)
+            self._made[op] = node
+        return node
 
     def _outputs(self, op: Op, index: int) -> Sequence[ir.Value]:
         """Return the outputs of a new op, at least up to this index."""
-        made = self._node(op)
-        if isinstance(made, Buffer):
+        node = self._node(op)
+        if isinstance(node, Buffer):
             raise Refused(f"{op!r} in the replacement is a constant")
-        if index >= len(made.outputs):
-            made.resize_outputs(index + 1)
-            for value in made.outputs:
+        if index >= len(node.outputs):
+            node.resize_outputs(index + 1)
+            for value in node.outputs:
                 if value.name is None:
-                    value.name = self._names.fresh(f"{self._name_hint}/{made.op_type}")
-        return made.outputs
+                    value.name = self._names.fresh(f"{self._name_hint}/{node.op_type}")
+        return node.outputs
 
     def _make(self, op: Op) -> ir.Node | Buffer:
         """Make the node of an op, or compute it if its operands are constants."""
@@ -401,9 +401,9 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
             if is_float and not np.isfinite(value.astype(np.float32)).all():
                 raise Refused(f"the attribute {name!r} of a new node would not be finite")
         value = value.tolist()
-    made = ir.convenience.convert_attribute(name, value, kind)
-    assert isinstance(made, ir.Attr)
-    return made
+    attribute = ir.convenience.convert_attribute(name, value, kind)
+    assert isinstance(attribute, ir.Attr)
+    return attribute
 
 
 _MOST_CHECKED = 4096

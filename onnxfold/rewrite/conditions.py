@@ -58,11 +58,11 @@ def _are_equal(left: Any, right: Any) -> bool:
     return not unequal
 
 
-def _unchanged(found: object) -> object:
-    return found
+def _unchanged(value: object) -> object:
+    return value
 
 
-def _is_omitted(found: object) -> bool:
+def _is_omitted(value: object) -> bool:
     return False
 
 
@@ -284,10 +284,10 @@ class _Computed(Term):
         return super().__new__(cls, func, *args, **by_name)
 
     def evaluate(self, match: Any) -> Any:
-        found = super().evaluate(match)
-        if found is None:
+        value = super().evaluate(match)
+        if value is None:
             raise NotKnown("{} returned no value", self.func.__name__)
-        return found
+        return value
 
     @property
     def form(self) -> tuple[str, int]:
@@ -302,9 +302,9 @@ class Attribute(Term):
 
     def __new__(cls, name: str) -> Attribute:
         """Return a variable."""
-        made = super().__new__(cls, plain_number)
-        made.name = name
-        return made
+        variable = super().__new__(cls, plain_number)
+        variable.name = name
+        return variable
 
     def evaluate(self, match: Any) -> Any:
         """Return the value of the attribute in a match."""
@@ -331,10 +331,10 @@ class _OrElse(Term):
 
     def evaluate(self, match: Any) -> Any:
         try:
-            found = match.value_of(self.args[0])
+            value = match.value_of(self.args[0])
         except OmittedInput:
             return match.value_of(self.args[1])
-        return self.func(found)
+        return self.func(value)
 
 
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
@@ -388,37 +388,37 @@ def _refuse(condition: object) -> NoReturn:
     raise TypeError(f"{text} is no condition: {hint}")
 
 
-def symbols_of(*things: Any) -> Iterator[Recorded]:
+def symbols_of(*terms: Any) -> Iterator[Recorded]:
     """Yield the symbols in terms."""
-    pending = [*things]
+    pending = [*terms]
     while pending:
-        thing = pending.pop()
-        if isinstance(thing, Term) and thing.keywords:
-            raise TypeError(f"{thing!r} takes no arguments by name: write them in order")
-        if isinstance(thing, Term) and thing.args:
-            pending.extend(thing.args)
-        elif isinstance(thing, Recorded):
-            yield thing
-        elif isinstance(thing, (tuple, list)):
-            pending.extend(thing)
-        elif isinstance(thing, slice):
-            pending.extend((thing.start, thing.stop, thing.step))
-        elif isinstance(thing, Unpacked):
-            pending.append(thing.term)
+        term = pending.pop()
+        if isinstance(term, Term) and term.keywords:
+            raise TypeError(f"{term!r} takes no arguments by name: write them in order")
+        if isinstance(term, Term) and term.args:
+            pending.extend(term.args)
+        elif isinstance(term, Recorded):
+            yield term
+        elif isinstance(term, (tuple, list)):
+            pending.extend(term)
+        elif isinstance(term, slice):
+            pending.extend((term.start, term.stop, term.step))
+        elif isinstance(term, Unpacked):
+            pending.append(term.term)
 
 
-def text_of(thing: Any) -> str:
+def text_of(content: Any) -> str:
     """Return the text of a term, symbol or plain value in a rule."""
-    if isinstance(thing, ir.DataType):
-        return thing.name
-    if isinstance(thing, slice):
-        parts = ["" if part is None else text_of(part) for part in (thing.start, thing.stop)]
-        return ":".join(parts if thing.step is None else [*parts, text_of(thing.step)])
-    if isinstance(thing, (tuple, list)):
-        inner = ", ".join(map(text_of, thing))
-        return f"({inner},)" if len(thing) == 1 else f"({inner})"
-    name = getattr(thing, "name", None)
-    return name if name and isinstance(thing, Recorded) else repr(thing)
+    if isinstance(content, ir.DataType):
+        return content.name
+    if isinstance(content, slice):
+        parts = ["" if part is None else text_of(part) for part in (content.start, content.stop)]
+        return ":".join(parts if content.step is None else [*parts, text_of(content.step)])
+    if isinstance(content, (tuple, list)):
+        inner = ", ".join(map(text_of, content))
+        return f"({inner},)" if len(content) == 1 else f"({inner})"
+    name = getattr(content, "name", None)
+    return name if name and isinstance(content, Recorded) else repr(content)
 
 
 def fits_type(value: Any, kind: str) -> bool:

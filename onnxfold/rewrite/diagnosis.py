@@ -303,8 +303,8 @@ def _op_reason(
     if node.op_type not in op.op_types or node.domain != op.domain:
         return "op", f"{texts.name(value)} is {texts.origin(value)}; {required}"
     if value.index() != pattern.index:
-        found = f"{texts.name(value)} is output {value.index()} of {_label(node)}"
-        return "op", f"{found}; the pattern requires output {pattern.index}"
+        problem = f"{texts.name(value)} is output {value.index()} of {_label(node)}"
+        return "op", f"{problem}; the pattern requires output {pattern.index}"
     bound = match.bindings.get(op)
     if bound is not None and bound is not node:
         return "value", f"{_label(node)} is here, and {_label(bound)} elsewhere in the pattern"
@@ -322,13 +322,13 @@ def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
             value = facts.attribute(node, name)
             default = facts.default(node, name)
             if name not in op.attributes and (value is None or not identical(value, default)):
-                found = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
-                return f"{found}; the pattern requires its default, {_attribute_text(default)}"
+                problem = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
+                return f"{problem}; the pattern requires its default, {_attribute_text(default)}"
     else:
         other = match.bindings.get(op.variable)
         if other is not None and other is not node:
-            found = f"{label} and {_label(other)} differ in op type or attributes"
-            return f"{found}; the pattern requires the same op"
+            problem = f"{label} and {_label(other)} differ in op type or attributes"
+            return f"{problem}; the pattern requires the same op"
     for name, expected in op.attributes.items():
         if expected is anything:
             continue
@@ -338,8 +338,8 @@ def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
         if isinstance(expected, Attribute):
             expected = match.bindings.get(expected, value)
         if not identical(_float32(value), _float32(expected)):
-            found = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
-            return f"{found}; the pattern requires {_attribute_text(expected)}"
+            problem = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
+            return f"{problem}; the pattern requires {_attribute_text(expected)}"
     return f"the attributes of {label} differ from those of the pattern"
 
 
@@ -363,8 +363,8 @@ def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> t
         return "value", f"an input is omitted; the pattern requires {leaf!r} here"
     is_constant = match.facts.constness.is_constant(value)
     if isinstance(leaf, (Constant, Literal, filled)) and not is_constant:
-        found = f"{texts.name(value)} is {texts.origin(value)}"
-        return "constant", f"{found}; the pattern requires a constant here"
+        problem = f"{texts.name(value)} is {texts.origin(value)}"
+        return "constant", f"{problem}; the pattern requires a constant here"
     if isinstance(leaf, (Literal, filled)):
         number = f"about {leaf.literal:.6g}" if isinstance(leaf, near) else repr(leaf.literal)
         elements = texts.elements(value) or "has other elements"
@@ -372,8 +372,8 @@ def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> t
             return "number", f"not all elements of {texts.name(value)} are {number}: it {elements}"
         return "number", f"{texts.name(value)} is not one element {number}: it {elements}"
     bound = match.bindings.get(leaf)
-    found = f"{texts.name(value)} is here, and {texts.name(bound)} elsewhere in the pattern"
-    return "value", f"{found}; {leaf!r} stands for one value"
+    problem = f"{texts.name(value)} is here, and {texts.name(bound)} elsewhere in the pattern"
+    return "value", f"{problem}; {leaf!r} stands for one value"
 
 
 def _condition_failure(match: Match, condition: Term, texts: _Texts) -> Failure:
@@ -411,10 +411,10 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
     except NotKnown as error:
         return f"{text} is not known: {texts.unknown(error)}"
     properties = [each for each in _properties(term) if each is not term]
-    found = [f"{text_of(each)} is {_value_text(match, each, texts)}" for each in properties]
-    if not found:
-        found = [_brief(match, term, each, texts) for each in symbols_of(term)]
-    return f"{text} is false: {', '.join(found[:_MOST_VALUES])}"
+    values = [f"{text_of(each)} is {_value_text(match, each, texts)}" for each in properties]
+    if not values:
+        values = [_brief(match, term, each, texts) for each in symbols_of(term)]
+    return f"{text} is false: {', '.join(values[:_MOST_VALUES])}"
 
 
 def _brief(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
@@ -447,22 +447,22 @@ def _value_text(match: Match, term: Term, texts: _Texts) -> str:
 
 def _facts_of(match: Match, condition: Term, texts: _Texts) -> dict[str, str]:
     """Return the values of the terms and symbols in a condition, by their texts."""
-    found: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for term in _properties(condition):
-        found[text_of(term)] = _value_text(match, term, texts)
+        facts[text_of(term)] = _value_text(match, term, texts)
     for symbol in symbols_of(condition):
         if isinstance(symbol, Symbol):
             content = match.bound(symbol)
             if isinstance(content, ir.Node):
                 content = content.outputs[0]
             if isinstance(content, tuple):
-                found[text_of(symbol)] = ", ".join(map(texts.name, content))
+                facts[text_of(symbol)] = ", ".join(map(texts.name, content))
             else:
-                found[text_of(symbol)] = "omitted" if content is None else texts.described(content)
+                facts[text_of(symbol)] = "omitted" if content is None else texts.described(content)
         elif isinstance(symbol, Attribute):
-            found[text_of(symbol)] = _attribute_text(match.bound(symbol))
-    found.pop(text_of(condition), None)
-    return found
+            facts[text_of(symbol)] = _attribute_text(match.bound(symbol))
+    facts.pop(text_of(condition), None)
+    return facts
 
 
 def _properties(term: object) -> Iterator[Term]:
@@ -493,7 +493,7 @@ def _failure_of(error: Exception, match: Match | None, texts: _Texts) -> Failure
 
 def _other_users(match: Match) -> dict[str, str]:
     """Return the consumers outside the match of each matched node, by the label of the node."""
-    found = {}
+    consumers = {}
     for node in match.nodes:
         if any(value in match.roots for value in node.outputs):
             continue
@@ -502,8 +502,8 @@ def _other_users(match: Match) -> dict[str, str]:
         if any(value.is_graph_output() for value in node.outputs):
             labels.append("the outputs of the graph")
         if labels:
-            found[_label(node)] = f"also read by {first_of(labels, _MOST_NAMES)}"
-    return found
+            consumers[_label(node)] = f"also read by {first_of(labels, _MOST_NAMES)}"
+    return consumers
 
 
 # -------------------------------------------------------------------- texts
@@ -584,14 +584,14 @@ class _Texts:
         """Return the reason of an unknown fact as a sentence."""
         if not error.args:  # from arithmetic with symbolic sizes
             return "it depends on a symbolic size"
-        template, *things = error.args
-        named = [text_of(each) if _is_symbolic(each) else self.of(each) for each in things]
-        return str(template.format(*named))
+        template, *parts = error.args
+        texts = [text_of(each) if _is_symbolic(each) else self.of(each) for each in parts]
+        return str(template.format(*texts))
 
 
-def _is_symbolic(thing: object) -> bool:
-    """Return whether a thing is a symbol or a term of a rule, not a matched value."""
-    return isinstance(thing, Recorded) and not isinstance(thing, Matched)
+def _is_symbolic(part: object) -> bool:
+    """Return whether a part is a symbol or a term of a rule, not a matched value."""
+    return isinstance(part, Recorded) and not isinstance(part, Matched)
 
 
 def _label(node: ir.Node) -> str:

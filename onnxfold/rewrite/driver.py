@@ -347,8 +347,8 @@ def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
     low, high = rule.opset
     if not low <= opsets.get("", 1) <= (high or math.inf):
         return False
-    made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
-    return all(is_on_constants(op) or is_available(op, opsets.get(op.domain)) for op in made)
+    new_ops = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
+    return all(is_on_constants(op) or is_available(op, opsets.get(op.domain)) for op in new_ops)
 
 
 def _could_be(pattern: Expression, origin: _Origin) -> bool:

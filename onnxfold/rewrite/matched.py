@@ -46,15 +46,15 @@ class _Property(Generic[_T, _R]):
         self._of_symbol = of_symbol
 
     @overload
-    def __get__(self, thing: Matched, owner: object) -> _T: ...
+    def __get__(self, instance: Matched, owner: object) -> _T: ...
     @overload
-    def __get__(self, thing: Value, owner: object) -> _R: ...
+    def __get__(self, instance: Value, owner: object) -> _R: ...
 
-    def __get__(self, thing: Any, owner: object) -> Any:
-        if type(thing) is Matched:
-            return self._of_value(thing)
+    def __get__(self, instance: Any, owner: object) -> Any:
+        if type(instance) is Matched:
+            return self._of_value(instance)
         # stored in the symbol, so that the next access finds it there
-        return thing.__dict__.setdefault(self._name, self._of_symbol(thing))
+        return instance.__dict__.setdefault(self._name, self._of_symbol(instance))
 
 
 def fact(function: Callable[[Matched], _T]) -> _Property[_T, Term]:
@@ -383,10 +383,10 @@ class Value(Recorded):
             name: The name of the attribute.
             default: The value if neither the node nor the schema has the attribute.
         """
-        found = plain_number(self.facts.attribute(self.node, name))
-        if found is None and name in self.node.attributes:
+        value = plain_number(self.facts.attribute(self.node, name))
+        if value is None and name in self.node.attributes:
             raise NotKnown("the attribute {} of the node of {} is not known", name, self)
-        return default if found is None else found
+        return default if value is None else value
 
     @fact
     def is_unpadded(self: Matched) -> bool:
@@ -422,9 +422,9 @@ class Value(Recorded):
         version.
         """
         for name in ("axes", "axis"):
-            found = self.attribute(name)
-            if found is not None:
-                axes = (found,) if isinstance(found, int) else found
+            written = self.attribute(name)
+            if written is not None:
+                axes = (written,) if isinstance(written, int) else written
                 return _known(axes or None, _AXES, self)
         schema = self.facts.schema(self.node)
         names = [] if schema is None else [formal.name for formal in schema.inputs]
@@ -563,27 +563,27 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     axes = list(axes)
     low = -(rank or 0)
     high = _MOST_AXES if rank is None else rank
-    found = {axis % high for axis in axes if low <= axis < high}
-    if len(found) < len(axes):
+    from_front = {axis % high for axis in axes if low <= axis < high}
+    if len(from_front) < len(axes):
         raise NotKnown("the axes {} are repeated, or they do not exist", axes)
-    return tuple(sorted(found))
+    return tuple(sorted(from_front))
 
 
-def _are_same(one: Shape, other: Shape) -> bool:
+def _are_same(left: Shape, right: Shape) -> bool:
     """Return whether two shapes are equal; raise NotKnown if it depends on a symbolic size."""
-    if one == other:
+    if left == right:
         return True
-    if differ(one, other):
+    if differ(left, right):
         return False
-    raise NotKnown("it depends on symbolic sizes whether {} and {} are equal", one, other)
+    raise NotKnown("it depends on symbolic sizes whether {} and {} are equal", left, right)
 
 
-def _known(found: _T | None, subject: str, *things: object) -> _T:
+def _known(value: _T | None, subject: str, *parts: object) -> _T:
     """Return a fact that is not None.
 
     Raises:
-        NotKnown: it is None. The arguments are a format string and the things in it.
+        NotKnown: it is None. The arguments are a format string and the parts in it.
     """
-    if found is None:
-        raise NotKnown(subject + " is not known", *things)
-    return found
+    if value is None:
+        raise NotKnown(subject + " is not known", *parts)
+    return value

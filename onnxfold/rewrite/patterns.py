@@ -39,14 +39,14 @@ class Expression:
 
 def walk(expressions: Iterable[Expression]) -> list[Expression]:
     """Return the expressions and all expressions in them, each object once."""
-    found: dict[int, Expression] = {}
+    reached: dict[int, Expression] = {}
     stack = [*expressions][::-1]
     while stack:
         expression = stack.pop()
-        if id(expression) not in found:
-            found[id(expression)] = expression
+        if id(expression) not in reached:
+            reached[id(expression)] = expression
             stack.extend(reversed(expression.operands))
-    return list(found.values())
+    return list(reached.values())
 
 
 @dataclass(eq=False)
@@ -75,20 +75,20 @@ class outputs:
 
 def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
     """Return operands as expressions; a number becomes a literal, None an omitted input."""
-    found: list[Expression] = []
+    expressions: list[Expression] = []
     for operand in operands:
         if isinstance(operand, Values):
             raise TypeError(f"write *{operand!r} instead of {operand!r}: it matches several inputs")
         if operand is None or isinstance(operand, Expression):
-            found.append(omitted if operand is None else operand)
+            expressions.append(omitted if operand is None else operand)
         elif isinstance(operand, (int, float)):
-            found.append(Literal(operand))
+            expressions.append(Literal(operand))
         else:
             problem = "cannot be an operand"
             if isinstance(operand, Term):
                 problem = "is not a value: write constant(...)"
             raise TypeError(f"{operand!r} {problem}")
-    return tuple(found)
+    return tuple(expressions)
 
 
 def is_on_constants(expression: Expression) -> bool:

@@ -110,10 +110,10 @@ class Rule:
             else:
                 pending.extend(reversed(step.operands))
             steps.append(step if step.op is None else step.op)
-        known = dict.fromkeys(self.symbols, 0) | possible | certain
+        last_steps = dict.fromkeys(self.symbols, 0) | possible | certain
         checks: dict[Expression | None, list[Term]] = {}
         for condition in self.conditions:
-            last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
+            last = max([last_steps.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
             # if the step is also in an alternative, it may match before other symbols are bound
             is_at_end = last < 0 or steps[last] in possible
             checks.setdefault(None if is_at_end else steps[last], []).append(condition)

@@ -66,9 +66,11 @@ class Ops:
     def __getattr__(self, op_type: str) -> Callable[..., Op]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
-        made = functools.partial(Op, self._domain, (op_type,), None, _is_standard=self._is_standard)
-        setattr(self, op_type, made)  # the next access does not call this method
-        return made
+        make_op = functools.partial(
+            Op, self._domain, (op_type,), None, _is_standard=self._is_standard
+        )
+        setattr(self, op_type, make_op)  # the next access does not call this method
+        return make_op
 
     def any_of(self, *op_types: str) -> OpVariable:
         """Return a variable for one of several ops with any attributes."""
@@ -193,9 +195,11 @@ def _made(
     settings = {**options, **values_of_row}
     values = symbols | values_of_row
     arguments = list(map(values.__getitem__, names))
-    rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
+    variadic = (
+        _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
+    )
     by_name = dict(zip(names[count:], arguments[count:], strict=True))
-    body = function(*arguments[:count], *rest, **by_name)
+    body = function(*arguments[:count], *variadic, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule must return pattern >> replacement, and where(...) after it")
@@ -212,7 +216,7 @@ def _made(
             inexact = each.condition
         else:
             raise TypeError(f"{each!r} is neither where(...) nor inexact_if(...)")
-    made = Rule(
+    rule_of_row = Rule(
         pair,
         conditions=tuple(conditions),
         inexact=inexact,
@@ -225,12 +229,12 @@ def _made(
         **{option: settings[option] for option in _OPTIONS.intersection(settings)},
     )
     # A test checks the built-in rules. Checking them here would double the time of the import.
-    if not made.ours:
+    if not rule_of_row.ours:
         for field, hint in hints_of(Rule).items():
-            for problem in problems(field, getattr(made, field), hint):
+            for problem in problems(field, getattr(rule_of_row, field), hint):
                 raise TypeError(problem)
-        check_rule(made, symbols.values())
-    return made
+        check_rule(rule_of_row, symbols.values())
+    return rule_of_row
 
 
 _signature_of = functools.cache(inspect.signature)

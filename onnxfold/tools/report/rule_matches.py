@@ -96,9 +96,9 @@ def take_matches(
         UsageError: no rule has that name.
     """
     sets = tuple(options.rule_sets())
-    known = {each.name: each for rules in sets for each in rules}
-    if rule is not None and rule not in known:
-        raise UsageError(f"no rule has the name {rule!r}{suggestion(rule, known)}")
+    rules_by_name = {each.name: each for rules in sets for each in rules}
+    if rule is not None and rule not in rules_by_name:
+        raise UsageError(f"no rule has the name {rule!r}{suggestion(rule, rules_by_name)}")
     target = None if options.target is None else options.target.name
     selected = {*select_rules(sets, tuple(options.enable), tuple(options.disable), target)}
     value = node.outputs[0].name or ""
@@ -106,7 +106,9 @@ def take_matches(
     same = _node_after(optimized, node)
     before = _State(model, node, options)
     after = None if same is None else _State(optimized, same, options)
-    chosen = [known[rule]] if rule is not None else _rules_at(before, [*known.values()])
+    rules_to_try = (
+        [rules_by_name[rule]] if rule is not None else _rules_at(before, [*rules_by_name.values()])
+    )
     matches = [
         RuleMatch(
             rule=each.name,
@@ -120,7 +122,7 @@ def take_matches(
             before=before.attempt(each),
             after=None if after is None else after.attempt(each),
         )
-        for each in chosen
+        for each in rules_to_try
     ]
     matches.sort(key=_closeness, reverse=True)
     return RuleMatches(
@@ -195,13 +197,13 @@ def _node_after(optimized: ir.Model, node: ir.Node) -> ir.Node | None:
 
 def _rewritten_by(optimized: ir.Model, result: Result, name: str, value: str) -> list[str]:
     """Return the rules that fired at a node, and those that replaced it inside a match."""
-    found = {rule: None for rule, values in result.places.items() if value in values}
+    rules = {rule: None for rule, values in result.places.items() if value in values}
     for graph in all_graphs(optimized):
         for node in graph:
             properties = node.metadata_props
             if name in properties.get(FROM_KEY, "").split(", ") and RULE_KEY in properties:
-                found |= dict.fromkeys(properties[RULE_KEY].split(", "))
-    return list(found)
+                rules |= dict.fromkeys(properties[RULE_KEY].split(", "))
+    return list(rules)
 
 
 # -------------------------------------------------------------------- as text

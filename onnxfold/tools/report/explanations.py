@@ -26,7 +26,7 @@ from onnxfold.passes.stored_cut import Decision
 from onnxfold.support.errors import UsageError, option, suggestion
 from onnxfold.support.memory import paused_garbage_collection
 from onnxfold.support.tables import Printable, Table, bytes_text, first_of
-from onnxfold.tools.report.rule_matches import RuleMatches, take_matches
+from onnxfold.tools.report.rule_matches import RuleMatches, rule_named, take_matches
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -231,14 +231,16 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
 
 def _rule_matches(source: ModelLike, name: str, rule: str | None, options: Options) -> RuleMatches:
     """Return how far a rule, or the closest rules, match at a node."""
+    chosen = None if rule is None else rule_named(rule, options)
     model = storage.opened(source)
     if model.ir_version < _FREE_INITIALIZERS:
         model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+        model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
     make_node_names_unique(model)
     node = _node_named(model, name)
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     optimized, result = _optimized(source, options)
-    return take_matches(model, node, optimized, result, options, rule)
+    return take_matches(model, node, optimized, result, options, chosen)
 
 
 def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decision]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -74,13 +74,25 @@ class RuleMatches(Shown, text="onnxfold.tools.report.rule_matches:rule_matches_t
     rules: list[RuleMatch]
 
 
+def rule_named(name: str, options: Options) -> Rule:
+    """Return the rule with a name.
+
+    Raises:
+        UsageError: no rule has that name.
+    """
+    rules_by_name = {rule.name: rule for rules in options.rule_sets() for rule in rules}
+    if name not in rules_by_name:
+        raise UsageError(f"no rule has the name {name!r}{suggestion(name, rules_by_name)}")
+    return rules_by_name[name]
+
+
 def take_matches(
     model: ir.Model,
     node: ir.Node,
     optimized: ir.Model,
     result: Result,
     options: Options,
-    rule: str | None,
+    rule: Rule | None,
 ) -> RuleMatches:
     """Return how far a rule, or the closest rules, match at a node.
 
@@ -90,15 +102,9 @@ def take_matches(
         optimized: The optimized model.
         result: The result of the optimization.
         options: The options of the optimization.
-        rule: The name of the rule, or None for the closest rules.
-
-    Raises:
-        UsageError: no rule has that name.
+        rule: The rule, or None for the closest rules.
     """
     sets = tuple(options.rule_sets())
-    rules_by_name = {each.name: each for rules in sets for each in rules}
-    if rule is not None and rule not in rules_by_name:
-        raise UsageError(f"no rule has the name {rule!r}{suggestion(rule, rules_by_name)}")
     target = None if options.target is None else options.target.name
     selected = {*select_rules(sets, tuple(options.enable), tuple(options.disable), target)}
     value = node.outputs[0].name or ""
@@ -106,9 +112,10 @@ def take_matches(
     same = _node_after(optimized, node)
     before = _State(model, node, options)
     after = None if same is None else _State(optimized, same, options)
-    rules_to_try = (
-        [rules_by_name[rule]] if rule is not None else _rules_at(before, [*rules_by_name.values()])
-    )
+    if rule is not None:
+        rules_to_try = [rule]
+    else:
+        rules_to_try = [each for rules in sets for each in rules if matches_root(each, node)]
     matches = [
         RuleMatch(
             rule=each.name,
@@ -169,10 +176,6 @@ class _State:
         if not rule.on_constants and self._facts.constness.is_constant(self.node.outputs[0]):
             reasons.append("the result of the node is a constant, which is folded")
         return reasons
-
-
-def _rules_at(state: _State, rules: Sequence[Rule]) -> list[Rule]:
-    return [rule for rule in rules if matches_root(rule, state.node)]
 
 
 def _closeness(match: RuleMatch) -> tuple[bool, bool, int, bool, int]:

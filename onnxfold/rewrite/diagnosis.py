@@ -68,14 +68,22 @@ _MOST_ELEMENTS = 8
 class Failure:
     """A pattern element that did not match, or a condition that failed.
 
+    The kinds of failures are:
+
+    - ``op``: another op makes the value, or the value is another output of the op.
+    - ``attribute``: an attribute of the node differs.
+    - ``inputs``: the number of inputs of the node differs.
+    - ``constant``: the value is not a constant.
+    - ``number``: the constant has other elements.
+    - ``value``: the variable is already bound to another value, or an input is omitted.
+    - ``condition``: a condition is false.
+    - ``unknown``: a condition depends on an unknown fact.
+    - ``exactness``: bits of the result may change.
+    - ``graph``: the nodes cannot be replaced, for example because they have other consumers.
+    - ``replacement``: the replacement cannot be built.
+
     Attributes:
-        kind: "op": the node that makes the value has another type, or another output of it is
-            read; "attribute": an attribute differs; "inputs": the number of inputs differs;
-            "constant": the value is not a constant; "number": it has other elements; "value": it is
-            another value than the one that the variable stands for, or an input is omitted;
-            "condition": a condition is false; "unknown": the model does not determine a condition;
-            "exactness": bits may change; "graph": the nodes cannot be replaced, for example because
-            of other consumers; "replacement": the replacement cannot be made.
+        kind: The kind of the failure.
         element: The pattern element or the condition, as in the rule.
         value: The name of the value in the model, or "".
         reason: The reason in one sentence.
@@ -95,7 +103,7 @@ class Attempt:
     """How far a rule matched at a node.
 
     Attributes:
-        applies: Whether the rule matches, and its replacement can be made.
+        applies: Whether the rule matches, and its replacement can be built.
         matched: The nodes and values of the closest alternative that matched.
         failures: The first failures of the closest alternatives.
         progress: The number of matched ops, and of all matched symbols.
@@ -122,7 +130,7 @@ def diagnose(
         node: The root of the match.
         facts: The facts of the model.
         exact: Whether the match must keep every bit.
-        keeps: Returns whether the node that makes a value must stay.
+        keeps: Returns whether the node that makes a value must be kept.
 
     Raises:
         OnnxFoldError: evaluating a constant failed.
@@ -217,7 +225,7 @@ class _Trace:
         """Return the failed search of a rule at a node."""
         if self.failures:
             return Attempt(False, self.matched, self.failures, self.progress)
-        required = " or ".join(_op_types(op_of(root)) for root in rule.roots)
+        required = " or ".join(dict.fromkeys(_op_types(op_of(root)) for root in rule.roots))
         reason = f"the node is {_label(node)}; the pattern requires {required} here"
         name = node.outputs[0].name if node.outputs else None
         return Attempt(False, [], [Failure("op", required, name or "", reason)])
@@ -418,7 +426,7 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
 
 
 def _brief(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
-    """Return the consumers or the type of a symbol, depending on the property of it that failed."""
+    """Return the consumers, the elements, or the type of a symbol in a property that failed."""
     content = match.bound(symbol)
     if isinstance(content, ir.Node):
         content = content.outputs[0]
@@ -426,6 +434,8 @@ def _brief(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
         return f"{text_of(symbol)} is {texts.of(content)}"
     if getattr(term.func, "__name__", "") == "is_single_use":
         return f"{text_of(symbol)} is {texts.consumers(content, 2)}"
+    if elements := texts.elements(content):
+        return f"{text_of(symbol)} {elements}"
     return f"{text_of(symbol)} is {texts.type(content)}"
 
 
@@ -483,7 +493,7 @@ def _failure_of(error: Exception, match: Match | None, texts: _Texts) -> Failure
     if isinstance(error, Refused):
         return Failure("graph", "", "", str(error), {} if match is None else _other_users(match))
     if isinstance(error, NotKnown):
-        reason = f"the replacement cannot be made: {texts.unknown(error)}"
+        reason = f"the replacement cannot be built: {texts.unknown(error)}"
         return Failure("replacement", "", "", reason)
     if isinstance(error, Mismatch):
         reason = f"the replacement has another type: {error}"
@@ -510,7 +520,7 @@ def _other_users(match: Match) -> dict[str, str]:
 
 
 class _Texts:
-    """Texts of values and what is known of them."""
+    """Texts of values and their facts."""
 
     def __init__(self, facts: ModelFacts) -> None:
         self._facts = facts
@@ -521,13 +531,15 @@ class _Texts:
         return "None" if value is None else repr(value.name or "")
 
     def origin(self, value: ir.Value) -> str:
-        """Return how a value comes into the graph: "the result of Mul"."""
+        """Return the source of a value: "the result of Mul"."""
         node = value.producer()
         if node is not None:
             return f"the result of {op_name(node)}"
         if value.is_initializer():
             return "a constant"
-        return "an input of the graph" if value.is_graph_input() else "an input of a function"
+        return (
+            "an input of the graph" if value.is_graph_input() else "an input of a body or function"
+        )
 
     def elements(self, value: ir.Value) -> str:
         """Return the elements of a small constant as the end of a sentence, or ""."""

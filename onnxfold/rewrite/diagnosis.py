@@ -60,6 +60,10 @@ _MOST_NAMES = 4
 """Op types and consumers that a text lists."""
 _MOST_VALUES = 3
 """Values in the reason of a condition."""
+_LONGEST_TEXT = 80
+"""Characters of a condition in a reason; the failure has the complete text as its element."""
+_ABOUT_CONSUMERS = ("is_single_use", "is_read_by", "is_only_read_by")
+"""Properties of the consumers of a value."""
 _MOST_ELEMENTS = 8
 """Elements of the largest constant that a text shows."""
 
@@ -412,6 +416,8 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
             if not _is_true(match, each):
                 return _verdict(match, each, texts)
     text = text_of(term)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}..."
     try:
         term.evaluate(match)
     except OmittedInput as error:
@@ -432,7 +438,7 @@ def _brief(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
         content = content.outputs[0]
     if not isinstance(content, ir.Value):
         return f"{text_of(symbol)} is {texts.of(content)}"
-    if getattr(term.func, "__name__", "") == "is_single_use":
+    if getattr(term.func, "__name__", "") in _ABOUT_CONSUMERS:
         return f"{text_of(symbol)} is {texts.consumers(content, 2)}"
     if elements := texts.elements(content):
         return f"{text_of(symbol)} {elements}"
@@ -537,9 +543,12 @@ class _Texts:
             return f"the result of {op_name(node)}"
         if value.is_initializer():
             return "a constant"
-        return (
-            "an input of the graph" if value.is_graph_input() else "an input of a body or function"
-        )
+        scope = self._facts.scopes.find(value.graph)
+        if scope is not None and scope.parent is not None:
+            return "an input of a body"
+        if scope is not None and scope.in_function:
+            return "an input of a function"
+        return "an input of the graph"
 
     def elements(self, value: ir.Value) -> str:
         """Return the elements of a small constant as the end of a sentence, or ""."""

@@ -305,6 +305,30 @@ def test_a_node_in_a_branch():
     assert "'h' is the result of Exp" in found.reason
 
 
+def test_a_node_in_a_function():
+    text = """<ir_version: 10, opset_import: ["" : 17, "d" : 1]>
+    g (float[N] x) => (float[N] y) { y = d.f(x) }
+    <opset_import: ["" : 17], domain: "d">
+    f (p) => (q) { r = Neg(p) q = Relu(r) }"""
+    report = onnxfold.explain(onnx.parser.parse_model(text), node="r", rule="inverse_twice")
+    (found,) = report.rules[0].before.failures
+    assert found.reason == (
+        "'p' is an input of a function; the pattern requires Not, Neg or BitwiseNot here"
+    )
+
+
+def test_consumers_of_another_type():
+    text = """g (float[2, 3] x) => (float[3, 2] y) {
+        t = Transpose <perm = [1, 0]> (x)
+        h = Relu(t)
+        y = Softmax(h)
+    }"""
+    found = failure(text, "h", "unary_of_transposed")
+    assert found.reason.startswith("result.is_read_by('Abs', ")
+    assert found.reason.endswith("... is false: result is read by 1 input: Softmax 'y'")
+    assert found.element.endswith("'Transpose')")
+
+
 def test_a_document_has_all_of_it():
     document = explained(GEMM, "y", "matmul_add", level=1).to_dict()
     assert {"node", "value", "op_type", "op_after", "rewritten_by", "is_closest"} < {*document}

@@ -45,7 +45,7 @@ _MOST_CONSUMERS = 64
 _MOST_AT_A_VALUE = 500
 """Rewrites at one value of the original model. More rewrites are a loop of rules."""
 _SHARE_OF_LOOP = 10
-"""A rule belongs to a loop if at least one in so many rewrites at a value is its own."""
+"""A rule belongs to a loop if it made at least a tenth of the rewrites at the value."""
 
 
 class Loop(NamedTuple):

@@ -16,7 +16,7 @@ from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 from onnxfold.rewrite.diagnosis import Attempt, diagnose, matches_root, unmet_opset
 from onnxfold.rewrite.rule import Rule
 from onnxfold.support.errors import UsageError, suggestion
-from onnxfold.support.tables import Shown, Table, first_of
+from onnxfold.support.tables import Printable, Table, first_of
 
 _MOST_RULES = 5
 _MOST_MATCHED = 12  # matched nodes and values that are printed
@@ -52,7 +52,7 @@ class RuleMatch:
 
 
 @dataclass(frozen=True, repr=False)
-class RuleMatches(Shown, text="onnxfold.tools.report.rule_matches:rule_matches_text"):
+class RuleMatches(Printable):
     """How far rules match at a node.
 
     Attributes:
@@ -72,6 +72,9 @@ class RuleMatches(Shown, text="onnxfold.tools.report.rule_matches:rule_matches_t
     rewritten_by: list[str]
     is_closest: bool
     rules: list[RuleMatch]
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        return _matches_text(self)
 
 
 def rule_named(name: str, options: Options) -> Rule:
@@ -212,7 +215,7 @@ def _rewritten_by(optimized: ir.Model, result: Result, name: str, value: str) ->
 # -------------------------------------------------------------------- as text
 
 
-def rule_matches_text(matches: RuleMatches) -> Iterator[str | Table]:
+def _matches_text(matches: RuleMatches) -> Iterator[str | Table]:
     """Yield the explanation of one rule, or a table of the closest rules."""
     if matches.rewritten_by:
         changes = f"rewritten by {', '.join(matches.rewritten_by)}"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onnxfold.tools.shape_inference import infer_shapes, infer_shapes_file
     from onnxfold.tools.tuning import tune
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "CheckFailedError",

@@ -1,6 +1,6 @@
 """Fold DoRA adapters of a linear layer by a compiled kernel, and by onnxruntime.
 
-Needs IREE: pip install '.[iree]'
+Needs IREE: pip install 'onnxfold[iree]'
 """
 
 import statistics
@@ -48,7 +48,7 @@ x = draw(4, WIDTH)
 
 
 def session(backend: str) -> onnxfold.Session:
-    """Return a session that folds adapters, and holds the tensors of the last one only."""
+    """Return a session that folds adapters and caches only the last one."""
     held = ["a", "b", "magnitude"]
     return onnxfold.Session(model, runtime_constants=held, backend=backend, max_cache_bytes=0)
 
@@ -70,6 +70,6 @@ automatic.fold(adapters[0])  # kernels are compiled for the sizes of the first f
 print("compiled by:", placement.backend)
 with_kernel, without = fold_seconds(automatic), fold_seconds(plain)
 print(f"an adapter takes {with_kernel * 1000:.1f} ms, by onnxruntime {without * 1000:.1f} ms")
-(made,) = automatic.fold(adapters[1]).run(None, {"x": x})
+(outputs,) = automatic.fold(adapters[1]).run(None, {"x": x})
 (expected,) = plain.fold(adapters[1]).run(None, {"x": x})
-print("equal within 1e-4:", np.allclose(made, expected, rtol=1e-4, atol=1e-4))
+print("equal within 1e-4:", np.allclose(outputs, expected, rtol=1e-4, atol=1e-4))

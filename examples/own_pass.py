@@ -1,4 +1,4 @@
-"""Write your own pass: the model takes images as bytes and converts them to floats itself."""
+"""Write your own pass: it makes a model accept images as bytes."""
 
 import numpy as np
 import onnx_ir as ir
@@ -20,13 +20,13 @@ class TakeBytes(ir.passes.InPlacePass):
         floats = next((value for value in graph.inputs if value.name == self.name), None)
         if floats is None or floats.dtype != ir.DataType.FLOAT:
             return ir.passes.PassResult(model, modified=False)
-        given = ir.Value(name=self.name, type=ir.TensorType(ir.DataType.UINT8), shape=floats.shape)
+        pixels = ir.Value(name=self.name, type=ir.TensorType(ir.DataType.UINT8), shape=floats.shape)
         scale = ir.Value(name=f"{self.name}_scale", const_value=ir.tensor(np.float32(1 / 255)))
         graph.register_initializer(scale)
-        graph.inputs[graph.inputs.index(floats)] = given
+        graph.inputs[graph.inputs.index(floats)] = pixels
         floats.name = f"{self.name}_as_float"
 
-        cast = ir.node("Cast", [given], {"to": ir.DataType.FLOAT})
+        cast = ir.node("Cast", [pixels], {"to": ir.DataType.FLOAT})
         scaled = ir.node("Mul", [cast.outputs[0], scale])
         cast.outputs[0].name, scaled.outputs[0].name = f"{self.name}_cast", f"{self.name}_scaled"
         floats.replace_all_uses_with(scaled.outputs[0])
@@ -49,5 +49,5 @@ def logits(path: str, feed: np.ndarray) -> np.ndarray:
 
 
 expected = logits("models/swin.onnx", pixels.astype(np.float32) * np.float32(1 / 255))
-got = logits("bytes.onnx", pixels)
-print("close to the original on floats:", np.allclose(got, expected, atol=1e-6))
+actual = logits("bytes.onnx", pixels)
+print("close to the original on floats:", np.allclose(actual, expected, atol=1e-6))

@@ -18,12 +18,12 @@ session = onnxfold.Session(LORA / "dynamo.onnx", runtime_constants=["*.lora_?.*"
 handles = {name: session.fold(LORA / name) for name in ("rank8", "rank2")}
 
 for name, handle in handles.items():
-    known = np.load(LORA / name / "expected.npz")  # what PyTorch and peft compute
-    (logits,) = handle.run(None, {"input_ids": known["ids"]})
-    error = abs(logits - known["logits"]).max() / abs(known["logits"]).max()
+    reference = np.load(LORA / name / "expected.npz")  # computed by PyTorch and peft
+    (logits,) = handle.run(None, {"input_ids": reference["ids"]})
+    error = abs(logits - reference["logits"]).max() / abs(reference["logits"]).max()
     print(f"{name}: as PyTorch computes it: {bool(error < 1e-5)}")
 
 # Without a handle, the session uses the adapter in the model file.
-(logits,) = session.run(None, {"input_ids": known["ids"]})
+(logits,) = session.run(None, {"input_ids": reference["ids"]})
 print("its own:", logits.shape)
 print("bytes for each:", session.setting_bytes)

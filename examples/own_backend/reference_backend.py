@@ -33,7 +33,7 @@ class Reference:
         return ["the model is too large to evaluate"] if model.graph.num_nodes() > 100 else []
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return what a kernel depends on; those of other versions of onnx are compiled again."""
+        """Return the cache key of a kernel, which includes the version of onnx."""
         return {"graph": graph, "backend": self.name, "maker": onnx.__version__}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
@@ -56,12 +56,13 @@ class Reference:
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """Return a function from inputs by name to outputs by name."""
         evaluator = ReferenceEvaluator(onnx.load(folder / str(kernel.file)))
-        theirs = evaluator.input_names
+        input_names = evaluator.input_names
 
         def run(values: Values) -> dict[str, Any]:
-            given = [values[name] for name in kernel.inputs]
-            given += [weights[name] for name in kernel.weights]
-            made = evaluator.run(None, dict(zip(theirs, map(as_array, given), strict=True)))
-            return dict(zip(kernel.outputs, made, strict=True))
+            operands = [values[name] for name in kernel.inputs]
+            operands += [weights[name] for name in kernel.weights]
+            arrays = map(as_array, operands)
+            outputs = evaluator.run(None, dict(zip(input_names, arrays, strict=True)))
+            return dict(zip(kernel.outputs, outputs, strict=True))
 
         return run

@@ -1,4 +1,4 @@
-"""The fenced blocks of a Markdown page: running them, and comparing what they print."""
+"""Run the fenced blocks of a Markdown page, and compare their output with the page."""
 
 import contextlib
 import io
@@ -19,15 +19,15 @@ MARK = re.compile(r"<!-- (not run|any figures): (.+) -->")
 FIGURES = re.compile(
     r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays off after [\d,]+ runs|error [\d.]+e-\d+"
 )
-"""Time, memory and speed are other ones at every run, and errors with every onnxruntime."""
+"""Times, memory and speeds differ between runs; errors differ between versions of onnxruntime."""
 
 NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|not told apart")
-"""Any number, in a block that is marked with "any figures", the unit of a time, and a speed."""
+"""All numbers, units of time and speeds, for blocks that are marked with "any figures"."""
 
 
 @dataclass
 class Block:
-    """A fenced block; a title is the file that it shows."""
+    """A fenced block. A block with a title has the contents of this file."""
 
     place: str
     language: str
@@ -36,7 +36,7 @@ class Block:
     mark: str | None
     """"not run", "any figures", or nothing."""
     follows: bool
-    """Whether nothing but blank lines is between it and the block before."""
+    """Whether only blank lines separate it from the previous block."""
 
 
 def blocks_of(path: Path) -> list[Block]:
@@ -73,7 +73,7 @@ def blocks_of(path: Path) -> list[Block]:
 
 
 class Reader:
-    """Does what a page says, block by block, in the working directory."""
+    """Runs the blocks of a page in the working directory."""
 
     def __init__(self) -> None:
         self.names: dict[str, object] = {"__name__": "a page"}
@@ -81,12 +81,12 @@ class Reader:
         self.printed: str | None = None
 
     def follow(self, block: Block) -> None:
-        """Run a block; fail if it is neither run nor marked, or prints something else."""
+        """Run a block; fail if its output differs, or if it can neither be run nor is marked."""
         printed, self.printed = self.printed, None
         if block.mark == "not run":
             return
         if block.language == "text" and block.follows and printed is not None:
-            check(block, "what is printed", printed, block.text)
+            check(block, "output", printed, block.text)
         elif block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
@@ -97,10 +97,10 @@ class Reader:
             for command, expected in commands_of(block):
                 check(block, command, self.run(command), expected)
         else:
-            raise AssertionError(f"{block.place}: neither run nor marked with why not")
+            raise AssertionError(f"{block.place}: it cannot be run and has no mark with the reason")
 
     def run(self, command: str) -> str:
-        """What a command prints, as in /home/you; ours run in this process, which is quicker."""
+        """Return the output of a command. onnxfold runs in this process, which is faster."""
         words = shlex.split(command)
         if words[0] == "onnxfold" and not {"|", ">", "<"} & set(words):
             out = io.StringIO()
@@ -120,14 +120,14 @@ class Reader:
 
 
 def commands_of(block: Block) -> list[tuple[str, str]]:
-    """The commands of a console block, each with what it prints."""
+    """Return the commands of a console block with their expected output."""
     first, *parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
-    assert not first, f"{block.place}: it does not begin with a command"
+    assert not first, f"{block.place}: it does not start with a command"
     return [part.partition("\n")[::2] for part in parts]
 
 
 def check(block: Block, command: str, printed: str, expected: str) -> None:
-    """Compare line by line; a line of three dots stands for any number of lines."""
+    """Compare line by line; a line of three dots matches any number of lines."""
     any_figures = block.mark == "any figures"
     got = masked(printed, any_figures)
     lines = masked(expected, any_figures)
@@ -135,12 +135,12 @@ def check(block: Block, command: str, printed: str, expected: str) -> None:
         r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in lines.splitlines()
     )
     if not re.fullmatch(pattern, got):
-        message = f"{block.place}: {command}\nprints\n{printed}\nand the page says\n{expected}"
+        message = f"{block.place}: {command}\nprints\n{printed}\nbut the page has\n{expected}"
         raise AssertionError(message)
 
 
 def masked(text: str, any_figures: bool) -> str:
-    """The text without what is different at every run, and without the widths of columns."""
+    """Return the text without varying figures and without the widths of columns."""
     text = FIGURES.sub("#", text.strip("\n"))
     text = NUMBER.sub("#", text) if any_figures else text
     text = re.sub(r"[ ─]+", lambda m: m[0][0], text)

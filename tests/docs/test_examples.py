@@ -1,4 +1,4 @@
-"""The programs of examples/ run as they are, in a folder with the models."""
+"""Run the programs of examples/ in a folder with the models."""
 
 import os
 import subprocess
@@ -24,8 +24,8 @@ def run(folder: Path, *words: object, **environment: str) -> subprocess.Complete
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
-def test_every_example_is_short_and_known():
-    """Those that a page runs are in tests/docs/test_pages.py; serve/ has a test of its own."""
+def test_examples_are_short_and_documented():
+    """Programs run in tests/docs/test_pages.py or in this file. serve/ has separate tests."""
     by_pages = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs").rglob("*.md"))
     here = Path(__file__).read_text(encoding="utf-8")
     programs = sorted(set(EXAMPLES.rglob("*.py")) - set((EXAMPLES / "serve").iterdir()))

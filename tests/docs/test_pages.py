@@ -1,10 +1,11 @@
-"""What README and the documentation tell a reader to do is done, and does what they say."""
+"""Run the code blocks of README and the documentation, and check links, figures and diagrams."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,15 @@ from onnxfold.rewrite.rule import builtin_rule_sets
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-ELSEWHERE = [ROOT / "CONTRIBUTING.md", ROOT / "docker" / "README.md"]
-PAGES = [README, *ELSEWHERE, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
+OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docker" / "README.md"]
+PAGES = [README, *OTHER_PAGES, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
 LONG = ("before-inference", "ci-gate", "compare", "many-models", "pipelines")
 LONG += ("own-rules", "runtime-constants", "troubleshooting")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """An empty folder with the models and examples of the project, as a reader has it."""
+    """Return an empty folder with the models and examples of the project."""
     for name in ("models", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -30,33 +31,33 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def long_ones_are_slow(page: Path) -> object:
+def mark_slow_pages(page: Path) -> object:
     marks = pytest.mark.slow if page.stem in LONG else ()
     return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
 
 
-@pytest.mark.parametrize("page", list(map(long_ones_are_slow, PAGES)))
-def test_what_a_page_says(page, folder):
+@pytest.mark.parametrize("page", list(map(mark_slow_pages, PAGES)))
+def test_blocks_of_a_page(page, folder):
     reader = Reader()
     for block in blocks_of(page):
         reader.follow(block)
 
 
-def test_the_two_blocks_of_the_readme_are_the_demo_and_the_tests():
+def test_shell_blocks_of_the_readme():
     blocks = [block.text for block in blocks_of(README) if block.language == "sh"]
     assert blocks == ["make demo\n", "make test\n"]
 
 
-def test_a_page_that_is_wrong_is_found(folder):
+def test_wrong_blocks_are_found(folder):
     page = folder / "page.md"
-    for wrong in (
+    for text in (
         "```console\n$ onnxfold passes\nnothing\n```",
         "```python\nprint(1)\n```\n\n```text\n2\n```",
         "```text\nonnxfold model.onnx\n```",
         "```sh\nls\n```",
         "<!-- some words -->\n```sh\nls\n```",
     ):
-        page.write_text(wrong)
+        page.write_text(text)
         reader = Reader()
         with pytest.raises(AssertionError):
             for block in blocks_of(page):
@@ -117,7 +118,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def dead_links(page: Path) -> list[str]:
-    """Return the relative links of a page that lead nowhere."""
+    """Return the relative links of a page that have no target."""
     dead = []
     for link in LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")
@@ -130,7 +131,7 @@ def dead_links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_of_a_page_lead_somewhere(page):
+def test_links_of_a_page_are_valid(page):
     assert dead_links(page) == []
     assert "--8<--" not in page.read_text(encoding="utf-8")
 
@@ -172,3 +173,19 @@ def test_figures_in_pages_are_equal_to_their_files(page, figures, end):
     table = text.rstrip("\n") if end is None else text.partition(end)[0]
     assert table.count("\n") > 8
     assert table in (ROOT / page).read_text(encoding="utf-8")
+
+
+DIAGRAMS = sorted((ROOT / "docs" / "pages" / "diagrams").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.stem)
+def test_diagrams_are_accessible(path):
+    root = ElementTree.parse(path).getroot()
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title") and root.findtext(f"{SVG}desc")
+    assert "prefers-color-scheme: dark" in str(root.findtext(f"{SVG}style"))
+    width = float(str(root.get("width")))
+    height = float(str(root.get("height")))
+    for text in root.iter(f"{SVG}text"):
+        assert 0 <= float(text.attrib["x"]) <= width and 0 <= float(text.attrib["y"]) <= height

@@ -14,7 +14,7 @@ def relu_of_exp(x):
 
 @rule
 def and_of_nots(x, y):
-    """Two variables: neither x nor y is not (x or y)."""
+    """Apply De Morgan's law: not x and not y is not (x or y)."""
     return op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxfold.ops import Op
     from onnxfold.rewrite.rule import RuleSet
 
-ENTRY_POINTS = "onnxfold.api.targets"
+ENTRY_POINTS = "onnxfold.targets"
 """The group of entry points by which packages register targets. Each entry is a `Target`."""
 
 

@@ -13,6 +13,7 @@ from model_table import saved
 MODULE = '''
 import onnx_ir as ir
 
+from onnxfold import Target
 from onnxfold.rewrite import op, rule
 
 
@@ -20,6 +21,9 @@ from onnxfold.rewrite import op, rule
 def hardmax_twice(x):
     """Once is enough."""
     return op.Hardmax(op.Hardmax(x)) >> op.Hardmax(x)
+
+
+RUNTIME = Target("stranger-runtime")
 
 
 class Rename(ir.passes.InPlacePass):
@@ -48,6 +52,9 @@ stranger = onnxfold_stranger
 [onnxfold.passes]
 rename = onnxfold_stranger:Rename
 configured = onnxfold_stranger:Configured
+
+[onnxfold.targets]
+stranger-runtime = onnxfold_stranger:RUNTIME
 """
 MODEL = "g (float[2] x) => (float[2] y) { h = Hardmax (x) y = Hardmax (h) }"
 
@@ -108,6 +115,15 @@ def test_passes_run_by_name(site, model, tmp_path):
     done = onnxfold(site, "optimize", model, "-o", out, "--passes", "rename,configured", "-O2")
     assert done.returncode == 0, done.stderr
     assert onnx.load(out).graph.name == "renamed at level 2"
+
+
+def test_a_target_is_selected_by_name(site, model, tmp_path):
+    out = tmp_path / "out.onnx"
+    done = onnxfold(site, "optimize", model, "-o", out, "--target", "stranger-runtime")
+    assert done.returncode == 0, done.stderr
+    done = onnxfold(site, "optimize", model, "-o", out, "--target", "strange-runtime")
+    assert done.returncode == 2
+    assert "stranger-runtime" in done.stderr
 
 
 def test_a_package_that_cannot_be_loaded_is_named(model, tmp_path):

@@ -42,18 +42,18 @@ def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
 
 def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     bundle = lora(tmp_path, two)
-    assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits: -O2"}
+    assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits, so it requires -O2"}
     assert_same(onnxfold.Session(bundle).run(None, FEEDS), original(two, FEEDS))
-    assert "not merged: 2 (it may change the last bits: -O2)" in bundle.to_text(verbose=True)
+    assert "not merged: 2 (it may change the last bits, so it requires -O2)" in bundle.to_text(verbose=True)
 
 
 def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     bundle = lora(tmp_path, two, level=2, max_cache=40_000)
     assert bundle.manifest.cached_bytes == 64 * 128 * 4
-    assert [m.reason for m in bundle.manifest.merges] == [None, "more than max_cache"]
+    assert [m.reason for m in bundle.manifest.merges] == [None, "it would exceed max_cache"]
     assert ops(bundle.entry).count("MatMul") == 4
     shown = bundle.to_text(verbose=True)
-    assert "merged with other constants: 1;" in shown and "1 (more than max_cache)" in shown
+    assert "merged with other constants: 1;" in shown and "1 (it would exceed max_cache)" in shown
     assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
@@ -70,7 +70,7 @@ def test_what_is_cached_anyway_comes_first(tmp_path):
     model = parse(text, **WEIGHTS)
     bundle = lora(tmp_path, model, level=2, max_cache=60_000, also="states")
     assert bundle.manifest.cached_bytes == 64 * 64 * 4 + 64 * 128 * 4
-    assert {m.reason for m in bundle.manifest.merges} == {None, "more than max_cache"}
+    assert {m.reason for m in bundle.manifest.merges} == {None, "it would exceed max_cache"}
 
 
 def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):

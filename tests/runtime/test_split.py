@@ -205,7 +205,7 @@ def test_in_ir_version_3_weights_are_inputs_and_not_overridable(tmp_path):
 def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
     bundle = bundle_of(parse("the first of a sequence"), tmp_path, "r")
     assert cached(bundle) == []
-    assert "is not known" in bundle.manifest.stays[0].reason
+    assert "is unknown" in bundle.manifest.stays[0].reason
 
 
 def test_half_and_quantized_constants(tmp_path):
@@ -295,7 +295,7 @@ def test_a_loop_that_may_not_run_keeps_its_nodes(steps):
     model, session = opened_loop("int64 steps, ", "")
     assert not session.bundle.manifest.groups
     (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
-    assert stay.reason == "it is in a Loop, whose body may not run"
+    assert stay.reason == "the body of the Loop around it may not run"
     for columns in (64,) if steps else (64, 63):  # what would fail does not run
         feeds = {"steps": np.array(steps), "x": random(1, 64), "states": random(9, columns)}
         np.testing.assert_allclose(session.run(None, feeds), original(model, feeds), rtol=1e-5)

@@ -126,7 +126,7 @@ def test_the_source_stays(tmp_path):
     onnx.save(version(1), tmp_path / "model.onnx", location="entry.onnx.data", **EXTERNAL)
     with pytest.raises(UsageError, match="belongs to the model that is split"):
         split(tmp_path / "model.onnx", tmp_path, runtime_constants=NAMES)
-    with pytest.raises(UsageError, match=r"holds the data of 'model.onnx'"):
+    with pytest.raises(UsageError, match=r"it contains data of 'model.onnx'"):
         split(version(0), tmp_path, runtime_constants=NAMES)
     (tmp_path / "manifest.json").write_text('{"name": "of a web application"}')
     with pytest.raises(UsageError, match="is not the manifest of a bundle"):
@@ -174,7 +174,7 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
     bundle_of(model, tmp_path / "b", *constants)
     (tmp_path / "other" / name).rename(tmp_path / "b" / name)
     feeds = {**adapter_feeds(), "c": random(5, 64)}
-    with pytest.raises(ModelError, match=f"{name}: its .* are not those of the manifest"):
+    with pytest.raises(ModelError, match=f"{name}: its .* differ from those in the manifest"):
         session_on(tmp_path / "b").run(None, feeds)
 
 
@@ -182,7 +182,7 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
     ("changes", "says"),
     [
         ({"format": 3}, "format 3"),
-        ({"format": None}, "it names no format"),
+        ({"format": None}, "it has no format"),
         ({"folder": "../other"}, "damaged manifest"),
         ({"cached": 3}, "damaged manifest"),
         ({"groups": [{"constants": []}]}, "damaged manifest"),
@@ -193,9 +193,9 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
         # what a later version writes has keys that this one does not know
         (
             {"format": 7, "versions": {"onnxfold": "3.1"}, "later": {}},
-            "format 7, which onnxfold 3.1 writes; ",
+            "format 7 of onnxfold 3.1; ",
         ),
-        ({"format": 7, "later": {}}, "this version reads 1 and 2: a newer onnxfold reads it"),
+        ({"format": 7, "later": {}}, "this version reads 1 and 2: use a newer onnxfold"),
         ({"format": 0, "later": {}}, "this version reads 1 and 2: split the model again"),
         ({"format": 7, "versions": ["3.1"], "later": {}}, "format 7; this version"),
     ],

@@ -45,7 +45,7 @@ from onnxfold.ops import definition_of
 from onnxfold.ops.traits import COPIES
 from onnxfold.runtime.backends.base import FUNCTION
 from onnxfold.runtime.bundles.manifest import TensorInfo
-from onnxfold.runtime.splitting.parts import behind, operands_of, part_of
+from onnxfold.runtime.splitting.parts import nodes_behind, operands_of, part_of
 from onnxfold.support.forks import cached_property
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
@@ -106,7 +106,7 @@ def reasons_not_to_compile(
     reasons = {}
     for names in components:
         outputs = [made[name] for name in names]
-        single, fused = work_fused(*behind(outputs), outputs, sizes)
+        single, fused = work_fused(*nodes_behind(outputs), outputs, sizes)
         if not fused <= _MOST_SHARE * single < math.inf:
             reasons[names[0]] = "a kernel would hardly be faster: there is too little to fuse"
         elif single - fused < _LEAST_SAVED:

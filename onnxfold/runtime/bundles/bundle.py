@@ -1,9 +1,9 @@
-"""Bundles: the folder that a split model is written to, read, and replaced atomically.
+"""Bundles: folders that contain a split model, and their atomic replacement.
 
-The files of a bundle are written into a new folder inside of its folder. Renaming that folder is
-the commit. Then the files are moved to their places, the manifest first, so that readers of the old
-bundle detect the change. If the writer is killed, the next reader or writer moves the rest. Other
-files in the bundle's folder stay.
+The files of a bundle are written into a new folder inside of the bundle's folder. Renaming the new
+folder commits them. Then the files are moved into the bundle's folder, the manifest first, so that
+readers of the old bundle detect the change. If the writer is killed, the next reader or writer
+moves the remaining files. Other files in the bundle's folder are not changed.
 
 Opening a bundle does not import onnx-ir.
 """
@@ -51,16 +51,16 @@ Version = tuple[int, int]
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
-_MOST_RECORDS = 1 << 20  # bytes of the records of hashes, for some thousands of bundles
-_LOCKED = "bundle"  # the name under which a folder is locked
+_MAX_RECORD_BYTES = 1 << 20  # total size of the records of hashes: some thousands of bundles
+_LOCKED = "bundle"  # name of the lock of a folder
 _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
 class Bundle(Printable):
-    """A split model; threads may use it at the same time.
+    """A split model. Threads may use it at the same time.
 
-    A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
-    ``read`` is the path and version of the manifest file, None while the bundle is written.
+    The name of a part is the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has
+    groups. ``read`` is the path and version of the manifest file, None while the bundle is written.
 
     Attributes:
         compiles_ahead: Whether a session compiles kernels of the bundle while it runs.
@@ -88,14 +88,14 @@ class Bundle(Printable):
 
     @property
     def runtime_fold(self) -> Path:
-        """The model that makes the cached tensors."""
+        """The model that computes the cached tensors."""
         return self.folder / FOLD_FILE
 
     @property
     def fold_hash(self) -> str:
         """SHA-256 of the content of runtime_fold, a part of the keys of cached tensors.
 
-        A record in the user's cache folder has the hash of each bundle that was opened, see
+        The user's cache folder contains a record with the hash of each bundle that was opened, see
         `onnxfold.support.file_contents`.
         """
         if self._fold is None:
@@ -108,7 +108,7 @@ class Bundle(Printable):
 
     @property
     def fold_key(self) -> str:
-        """A key of runtime_fold and its weights within this process."""
+        """A key of runtime_fold and its weights that is valid in this process."""
         return self.fold_hash
 
     def to_dict(self) -> dict[str, Any]:
@@ -136,40 +136,40 @@ class Bundle(Printable):
         except (TypeError, ValueError):  # invalid arguments
             raise
         except Exception as error:  # the exceptions of onnxruntime have no common base class
-            reason = f"onnxruntime does not open it: {message_of(error)}"
+            reason = f"onnxruntime cannot open it: {message_of(error)}"
             raise ModelError(reason, file=path) from error
         inputs = (*session.get_inputs(), *session.get_overridable_initializers())
         self._check_names(part, inputs, session.get_outputs())
         return session
 
     def _check(self) -> None:
-        """Check that the bundle has not been replaced since its manifest was read."""
+        """Check that the bundle was not replaced after its manifest was read."""
         if self._read is not None and _version(self._read[0]) != self._read[1]:
             raise ModelError("the bundle was replaced or moved; open it again", file=self._read[0])
 
     def _check_unchanged(self, statuses: Mapping[str, Status]) -> None:
-        """Check that runtime_fold still is the file whose content was hashed."""
+        """Check that runtime_fold was not changed after its content was hashed."""
         with contextlib.suppress(OSError):
             if file_statuses(self.folder, statuses) == statuses:
                 return
-        reason = "was changed after the bundle was opened; open the bundle again"
+        reason = "the file was changed after the bundle was opened; open the bundle again"
         raise ModelError(reason, file=self.runtime_fold)
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Check that the inputs or outputs of a part are those of the manifest."""
+        """Check that the inputs or outputs of a part are those in the manifest."""
         self._check()
         if part == FOLD_FILE and self._fold is not None:
             self._check_unchanged(self._fold["files"])
-        what = "inputs"
+        kind = "inputs"
         found = inputs
         known = {*self.manifest.entry_inputs}
         if part != ENTRY_FILE:
             made = (group.outputs for group in self.manifest.groups)
-            what = "outputs"
+            kind = "outputs"
             found = outputs
             known = set().union(*made)
         if {value.name for value in found} != known:
-            reason = f"its {what} are not those of the manifest"
+            reason = f"its {kind} differ from those in the manifest"
             raise ModelError(reason, file=self.folder / part)
 
     def _text_parts(self, *, verbose: bool = False) -> Iterator[str | Table]:
@@ -190,7 +190,7 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         version = _version(file)
         own = Path(os.path.abspath(file))  # the working directory may change later
         document = _document(file)
-        if _finish_interrupted(file.parent):  # another bundle has replaced this one meanwhile
+        if _finish_interrupted(file.parent):  # another bundle replaced this one in the meantime
             return open_bundle(path)
         return Bundle(own.parent, Manifest.from_dict(document), (own, version))
     except OSError as error:
@@ -200,7 +200,11 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def _finish_interrupted(folder: Path) -> bool:
-    """Finish or await the interrupted replacement of a bundle; False if there is none."""
+    """Finish the interrupted replacement of a bundle, or wait for its end.
+
+    Returns:
+        Whether a replacement was in progress.
+    """
     if not (folder / COMMITTED).is_dir():
         return False
     with files.locked(str(folder / _LOCKED)):
@@ -211,12 +215,12 @@ def _finish_interrupted(folder: Path) -> bool:
 def _document(file: Path) -> dict[str, Any]:
     document: Any = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(document, dict) or type(found := document.get("format")) is not int:
-        raise ModelError("not the manifest of a bundle: it names no format", file=file)
+        raise ModelError("not the manifest of a bundle: it has no format", file=file)
     if found not in READABLE:
         versions = document.get("versions")
         maker = versions.get("onnxfold") if isinstance(versions, dict) else None
-        by = f", which onnxfold {maker} writes" if isinstance(maker, str) else ""
-        remedy = "a newer onnxfold reads it" if found > FORMAT else "split the model again"
+        by = f" of onnxfold {maker}" if isinstance(maker, str) else ""
+        remedy = "use a newer onnxfold" if found > FORMAT else "split the model again"
         formats = " and ".join(map(str, READABLE))
         reason = f"the manifest has format {found}{by}; this version reads {formats}: {remedy}"
         raise ModelError(reason, file=file)
@@ -224,7 +228,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _version(file: Path) -> Version:
-    """Return the version of a file, which changes when it is replaced; -1 if there is no file."""
+    """Return the version of a file, which changes when the file is replaced; -1 for no file."""
     try:
         status = file.stat()
     except OSError:
@@ -238,7 +242,7 @@ def hash_model(path: Path) -> str:
 
 
 def _described(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the hash and the statuses of files, from a record in the user's cache if it exists."""
+    """Return the hash and the statuses of files, from the record in the user's cache if any."""
     names = [str(path) for path in paths]
     key = hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
     record = user_folder("bundles") / f"{key}.json"
@@ -252,51 +256,52 @@ def _described(paths: Sequence[Path]) -> dict[str, Any]:
         with files.new_file(str(record)) as new:
             os.write(new.fd, json.dumps(known).encode())
             new.close()
-            put(new.path, str(record), _MOST_RECORDS)
+            put(new.path, str(record), _MAX_RECORD_BYTES)
     except OSError as error:
         logger.debug("the hash of %s is not recorded: %s", names[0], error)
     return known
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return the paths of a model and of its data file of the usual name, if there is one."""
+    """Return the paths of a model and of its data file of the usual name, if it exists."""
     data = path.with_name(path.name + ".data")
     return [path, data] if data.exists() else [path]
 
 
 def check_source(model: ir.Model, folder: Path) -> None:
-    """Check that a bundle does not overwrite the model that it is made of."""
+    """Check that a bundle does not overwrite the model that is split."""
     from onnxfold.ir.storage.save import Sources
     from onnxfold.ir.storage.tensors import tensors_of
 
     sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
     for name in (*_MODELS, *_DATA):
         if sources.include(os.path.realpath(folder / name)):
-            reason = "belongs to the model that is split; write the bundle into another folder"
+            reason = "it belongs to the model that is split; write the bundle into another folder"
             raise UsageError(reason, file=folder / name)
 
 
 @contextlib.contextmanager
 def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path]:
-    """Provide a folder for the files of a bundle, which replace the old ones at the end.
+    """Provide a folder for the files of a bundle, which replace the old files at the end.
 
-    The manifest is written last. After an OSError, the old or the new bundle is complete.
+    The manifest is written last. After an OSError, either the old or the new bundle is complete.
     """
     from onnxfold.ir.storage.save import other_user
 
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():
             raise UsageError("cannot be written: it is a folder", file=folder / name)
-    # there may be none, or a damaged one
+    # The manifest may be missing or damaged.
     with contextlib.suppress(OSError, ValueError, RecursionError):
         document = json.loads((folder / MANIFEST).read_bytes())
         if not isinstance(document, dict) or "format" not in document:
-            reason = "is not the manifest of a bundle; write the bundle into another folder"
+            reason = "it is not the manifest of a bundle; write the bundle into another folder"
             raise UsageError(reason, file=folder / MANIFEST)
     for name in _MODELS:
         data = folder / f"{name}.data"
         if user := other_user(str(data), str(folder / name)):
-            raise UsageError(f"holds the data of {user!r}", file=data)
+            reason = f"it contains data of {user!r}; write the bundle into another folder"
+            raise UsageError(reason, file=data)
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -334,7 +339,7 @@ def _finish(folder: Path, *, fsync: bool) -> None:
         files.put_in_place(str(new / name), str(folder / name), str(folder / _LOCKED))
     if fsync:
         _sync(folder, [])
-    # files of the old bundle that the manifest does not name
+    # Remove the files of the old bundle that the new manifest does not name.
     from onnxfold.ir.storage.load import external_locations
 
     manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
@@ -356,7 +361,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _sync(folder: Path, paths: list[Path]) -> None:
-    """Wait until files and the entries of a folder, and of its kernels' folder, are on the disk."""
+    """Wait until files, and the entries of a folder and its folder of kernels, are on the disk."""
     for path in paths:
         system.sync_path(path)
     for parent in (folder / KERNELS, folder):

@@ -1,8 +1,8 @@
 """A split model in memory, whose weights stay in the files of the source.
 
-onnxruntime maps the weights in their files. It receives a model without its weights, and for each
-weight a file and an offset: those of the source, or of a scratch file for computed or misaligned
-weights. Weights that onnxruntime uses unchanged are in memory only as pages of those files.
+onnxruntime receives a model without weights, and a file and an offset for each weight. The file is
+the one of the source, or a scratch file for computed or misaligned weights. onnxruntime maps these
+files. Weights that it uses unchanged take memory only as pages of the files.
 """
 
 from __future__ import annotations
@@ -34,23 +34,27 @@ from onnxfold.support.onnxruntime_sessions import CPU, message_of, open_session,
 if TYPE_CHECKING:
     import onnxruntime
 
-# onnxruntime refuses data outside of a folder that it is given; the root contains all files.
+# onnxruntime rejects data outside of a given folder. The root folder contains all files.
 _ROOT = "/"
 
-# Memory of onnxruntime is aligned to this many bytes. Weights at other offsets of a file are
-# copied: at them, SIMD code would add up sums in another order, or be slow.
+# Alignment of onnxruntime's memory in bytes. Weights at other offsets of a file are copied, because
+# SIMD code would compute their sums in another order, or be slow.
 _ALIGNMENT = 64
 
 _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
-"""The domains of onnxruntime's own ops; ai.onnx.contrib and others are domains of custom ops."""
+"""The domains of onnxruntime's own ops. Custom ops have other domains, such as ai.onnx.contrib."""
 
 
 class InMemoryBundle(Bundle):
-    """A bundle without a folder, with its models by their names in ``parts``.
+    """A bundle without a folder. ``parts`` contains its models by name.
 
-    ``entry`` runs every time; ``fold`` makes the cached tensors, and is None if there are none.
-    ``source`` is the path of the model that was split, None for a model in memory. ``folder`` is
-    for compiled kernels; None for a temporary folder, which is removed with this object.
+    Args:
+        manifest: The manifest.
+        entry: The model that runs every time.
+        fold: The model that computes the cached tensors; None without any.
+        source: The path of the model that was split; None for a model in memory.
+        folder: The folder for compiled kernels; None for a temporary folder, which is removed with
+            this object.
     """
 
     def __init__(
@@ -95,12 +99,12 @@ class InMemoryBundle(Bundle):
 
     @cached_property
     def fold_key(self) -> str:
-        """The same, but weights in unchanged files are not read: their places tell them apart."""
+        """The same, but weights in unchanged files are identified by their offsets, not read."""
         identity = functools.cache(MappedFile.identity)
         return self._hash(lambda span: identity(span.file))
 
     def _hash(self, share: Callable[[Span], str | None]) -> str:
-        """Return the SHA-256 of runtime_fold, with the bytes of weights that are not shared."""
+        """Return the SHA-256 of runtime_fold, including the bytes of weights not shared."""
         with self._lock:
             plan = plan_model(self.parts[FOLD_FILE], share)
             digest = hashlib.sha256(_content(plan))
@@ -133,7 +137,7 @@ class InMemoryBundle(Bundle):
         """Open an onnxruntime session on a part.
 
         Raises:
-            ModelError: onnxruntime does not open it.
+            ModelError: onnxruntime cannot open it.
         """
         try:
             with self._lock:
@@ -142,16 +146,16 @@ class InMemoryBundle(Bundle):
             raise
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             name = part.removesuffix(".onnx")
-            reason = f"onnxruntime does not open the part {name}: {message_of(error)}"
+            reason = f"onnxruntime cannot open the part {name}: {message_of(error)}"
             original = self._failure_of_source(options, providers)
             if original is not None:
-                reason = f"onnxruntime does not open the model, split or not: {original}"
+                reason = f"onnxruntime cannot open the model, split or not: {original}"
             raise ModelError(reason, file=self.source) from error
 
     def _failure_of_source(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> str | None:
-        """Return why onnxruntime does not open the model that was split; None if it does."""
+        """Return why onnxruntime cannot open the model that was split; None if it can."""
         if self.source is None:
             return None
         try:
@@ -173,10 +177,10 @@ def deserialized(content: bytes) -> ir.Model:
 def open_model(
     model: ir.Model, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
 ) -> onnxruntime.InferenceSession:
-    """Open a session on a model in memory; it needs neither the model nor its files afterwards.
+    """Open a session on a model in memory. The session requires neither the model nor its files.
 
     A file that was replaced after the model was read is read through its mapping. No other thread
-    may use the model meanwhile.
+    may use the model at the same time.
     """
     if options is None or not options.optimized_model_filepath:
         try:
@@ -190,8 +194,9 @@ def open_model(
             has_library = options is not None and has_custom_ops(model)
             if names == {*CPU} and not has_library:
                 raise
-    # A file written by onnxruntime would refer to the weights by name; a provider may open files
-    # itself; and a copy of the options lacks the libraries of custom ops.
+    # onnxruntime needs a file in three cases. The optimized model that it writes would refer to the
+    # weights by name. A provider may open files itself. A copy of the options lacks the libraries
+    # of custom ops.
     with files.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
@@ -220,11 +225,11 @@ def _by_reference(
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             failure = error
         if not all(file.is_at(_ROOT + location) for location, file in used.items()):
-            # a file was replaced while onnxruntime opened it; the old one is still mapped
+            # A file was replaced while onnxruntime opened it. The old one is still mapped.
             return _by_reference(model, options, providers)
         if failure is not None:
             raise failure
-        # initializers in memory become tensors of the scratch file, which onnxruntime maps
+        # Initializers in memory become tensors of the scratch file, which onnxruntime maps.
         places = {id(place.tensor): place for place in (plan.data.tensors if plan.data else ())}
         for graph in all_graphs(model) if places else ():
             for value in graph.initializers.values():
@@ -237,10 +242,10 @@ def _by_reference(
 
 @contextlib.contextmanager
 def _scratch_file(plan: FilePlan) -> Iterator[str]:
-    """Write a temporary file, which is removed at the end; return its real path.
+    """Write a temporary file, which is removed at the end, and provide its real path.
 
-    onnxruntime keeps the file mapped for weights that it uses unchanged, and releases those that it
-    rearranges.
+    onnxruntime keeps the file mapped for weights that it uses unchanged, and releases the pages of
+    weights that it rearranges.
     """
     with files.scratch_folder("weights") as folder:
         path = os.path.join(folder, "w")
@@ -253,7 +258,7 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 
 
 def has_custom_ops(model: ir.Model) -> bool:
-    """Return whether the model has ops that are neither onnxruntime's own nor its functions."""
+    """Return whether the model has ops that neither onnxruntime nor its own functions define."""
     return any(
         node.domain not in _BUILT_IN
         for graph in all_graphs(model)
@@ -268,7 +273,7 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _content(plan: SavePlan, data_path: str = "") -> bytes:
-    """Return the bytes of the model file, whose data are in a file with this path."""
+    """Return the bytes of the model file; its data are in the file ``data_path``."""
     file = plan.model(data_path.lstrip(_ROOT))
     parts = dict(file.literals)
     for place in file.tensors:

@@ -18,21 +18,24 @@ FORMAT = 2
 """The format of manifests that are written. A component has several kernels from format 2 on."""
 
 READABLE = (1, FORMAT)
-"""The formats that are read; others are refused."""
+"""The formats that can be read."""
 
 MANIFEST = "manifest.json"
 ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
-"""A folder with committed files of a bundle that still have to be moved, see `bundle.py`."""
-_MOST_TIME = 1.05
-"""Time of a kernel relative to onnxruntime's up to which it is not slower.
+"""A folder with committed files of a bundle that are not moved yet, see `bundle.py`."""
 
-A kernel that is as fast needs no new memory, which its timing does not show.
+_MAX_TIME_RATIO = 1.05
+"""Maximum time of a kernel, as a multiple of onnxruntime's, that does not count as slower.
+
+A kernel that is as fast as onnxruntime has an advantage that its timing does not show: it allocates
+no memory.
 """
-_MOST_DISTURBED = 8.0
-"""Ratio of wall times that other processes may cause where CPU times show no difference."""
+
+_MAX_DISTURBANCE = 8.0
+"""Maximum ratio of wall times that other processes may cause if the CPU times are equal."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,14 @@ class TensorInfo:
 
     name: str
     dtype: str
-    """The name in ONNX in lower case: "float", "int64", "bfloat16"."""
+    """The name in ONNX in lower case, such as "float", "int64" or "bfloat16"."""
     shape: list[int | str | None] | None = None
     nominal_bytes: int | None = None
     """The size at nominal sizes of symbolic dimensions."""
     optional: bool = False
     """Whether it has a default value."""
     rows: int | None = None
-    """For indices, the number of rows: they are at least -rows and less than rows."""
+    """For indices, the number of rows: indices are from -rows to rows - 1."""
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Return whether a shape is allowed."""
@@ -70,21 +73,22 @@ class Weight:
 
     name: str
     parameter: str | None
-    """The name in PyTorch, if known: "layers.0.q_proj.lora_A.default.weight"."""
+    """The name in PyTorch, if known, such as "layers.0.q_proj.lora_A.default.weight"."""
     transposed: bool = False
     """Whether the weight is the transpose of the parameter in PyTorch."""
     scale: float | None = None
-    """For the second factor of an adapter, the number that their product is multiplied by."""
+    """For the second factor of an adapter: the factor by which the product is scaled."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Folded tensors of the same runtime constants, which change together."""
+    """Folded tensors that depend on the same runtime constants, and so change together."""
 
     constants: list[str]
     outputs: list[str]
     components: list[list[str]]
-    """The outputs, grouped by common nodes: each component can be compiled to a kernel."""
+    """The outputs by component. The outputs of a component share nodes, and one kernel can compute
+    them."""
 
 
 @dataclass(frozen=True)
@@ -97,38 +101,38 @@ class Kernel:
     weights: list[str] = field(default_factory=list)
     """Initializers of runtime_fold that are the last inputs of the kernel."""
     file: str | None = None
-    """The path in the bundle; None if there is no kernel, with the reason in ``reason``."""
+    """The path in the bundle; None if there is no kernel, see ``reason``."""
     function: str = ""
     dtypes: list[str] = field(default_factory=list)
     """The names in NumPy of the dtypes of the outputs."""
     key: dict[str, str] = field(default_factory=dict)
-    """The source and target of the kernel: graph hash, versions, CPU, flags."""
+    """The source and target of the kernel: hash of the graph, versions, CPU and flags."""
     reason: str | None = None
     max_error: float | None = None
     """Largest difference from onnxruntime in the one-time check, as a multiple of the tolerance."""
     beside: list[str] = field(default_factory=list)
     """Files in the same folder that the kernel reads."""
     seconds: float | None = None
-    """The minimum wall time of several runs."""
+    """The minimum wall time of several runs, in seconds."""
     onnxruntime_seconds: float | None = None
-    """The same for onnxruntime; its runs and those of the kernel alternate."""
+    """The same for onnxruntime. Its runs and the runs of the kernel alternate."""
     cpu_seconds: float | None = None
-    """The minimum CPU time of the kernel's runs, all threads included."""
+    """The minimum CPU time of the kernel's runs in seconds, including all threads."""
     onnxruntime_cpu_seconds: float | None = None
     """The same for onnxruntime."""
     timed_at: list[list[int]] | None = None
     """The shapes of the inputs in these runs."""
     hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of its files by name; other files are not loaded."""
+    """SHA-256 of its files by name. Other files are not loaded."""
     takes: list[TensorInfo] = field(default_factory=list)
     """The types of its inputs; symbolic dimensions of the same name must be equal."""
     memory: list[list[int | str]] = field(default_factory=list)
-    """The bytes of all its values: a sum of products of numbers and symbolic dimensions."""
+    """The bytes of all its values, as a sum of products of numbers and symbolic dimensions."""
 
     def __post_init__(self) -> None:
         for name in (self.file, *self.beside):
             if name is not None and (os.path.isabs(name) or ".." in Path(name).parts):
-                raise ValueError(f"kernel file {name!r} is not in the bundle")
+                raise ValueError(f"kernel file {name!r} is outside of the bundle")
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Kernel:
@@ -145,18 +149,19 @@ class Kernel:
     def is_slower(self) -> bool:
         """Whether onnxruntime is faster by more than the noise of timing.
 
-        On a busy machine, the wall time of a kernel with threads also has the time in which these
-        wait for a core. So the CPU time must be longer, too, unless the wall times differ by far.
+        On a busy machine, the wall time of a kernel with threads includes the time in which its
+        threads wait for a core. So the CPU time must be longer, too, unless the wall times differ
+        by a large factor.
         """
         if not self.seconds or not self.onnxruntime_seconds:
             return False
         wall = self.seconds / self.onnxruntime_seconds
-        if wall <= _MOST_TIME:
+        if wall <= _MAX_TIME_RATIO:
             return False
         if not self.cpu_seconds or not self.onnxruntime_cpu_seconds:
             return True
         cpu = self.cpu_seconds / self.onnxruntime_cpu_seconds
-        return cpu > _MOST_TIME or wall > _MOST_DISTURBED
+        return cpu > _MAX_TIME_RATIO or wall > _MAX_DISTURBANCE
 
     @property
     def files(self) -> list[str]:
@@ -166,14 +171,14 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Merge:
-    """A place where runtime constants can be merged with other constants: an adapter with a weight.
+    """A possible merge of runtime constants with other constants, such as an adapter and a weight.
 
-    ``value`` is then computed from inputs and a constant that is computed once.
+    After the merge, ``value`` is computed from inputs and a constant that is computed once.
     """
 
     value: str
     nbytes: int
-    """Nominal bytes cached for it, for each setting of the runtime constants."""
+    """Nominal bytes that it caches for each setting of the runtime constants."""
     nodes: int
     """Nodes that entry does not run after the merge."""
     reason: str | None = None
@@ -182,7 +187,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class StayingNode:
-    """A node that depends on runtime constants only but stays in entry, with the reason."""
+    """A node in entry that depends on runtime constants only, with the reason."""
 
     node: str
     op: str
@@ -194,21 +199,23 @@ class Manifest:
     """The contents of a bundle.
 
     Attributes:
-        runtime_constants: Inputs and weights of the original that are the same over many runs.
+        runtime_constants: Inputs and weights of the original model that do not change in many runs.
         weights: The weights among them.
-        ranks: The sizes in the file of dynamic dimensions of weights, the ranks of adapters, by the
-            names of the dimensions.
-        merges: The places where runtime constants were or could be merged with other constants.
-        inputs: Names of the original's inputs, in order.
+        ranks: The sizes in the file of the ranks of adapters, by the names of the dimensions. The
+            ranks are dynamic dimensions of weights.
+        merges: The merges of runtime constants with other constants that were or could be applied.
+        inputs: Names of the inputs of the original model, in order.
         outputs: Names of its outputs, in order.
-        entry_inputs: Names of entry's inputs, cached tensors included.
+        entry_inputs: Names of entry's inputs, including cached tensors.
         cached: Outputs of runtime_fold that are inputs of entry.
-        groups: The same, grouped by the runtime constants that they depend on.
+        groups: The same outputs, grouped by the runtime constants that they depend on.
         nodes: Numbers of nodes of the original, of entry and of runtime_fold.
         kernels: Compiled parts of runtime_fold: one kernel of each component for each target CPU.
-        stays: The nodes that could not be moved to runtime_fold, with the reasons.
+        stays: The nodes that remain in entry although they depend on runtime constants only, with
+            the reasons.
         versions: The versions of the programs that wrote the bundle.
-        hashes: SHA-256 of runtime_fold by file name, for kernels and the keys of cached tensors.
+        hashes: SHA-256 of the files of runtime_fold by name, for kernels and keys of cached
+            tensors.
     """
 
     runtime_constants: list[TensorInfo]
@@ -255,7 +262,7 @@ class Manifest:
         """Return the manifest of a document that `to_dict` wrote.
 
         Raises:
-            ValueError: A value has another type, a kernel is outside of the bundle, or the document
+            ValueError: A value has a wrong type, a kernel is outside of the bundle, or the document
                 was changed after it was written.
             TypeError: A field is missing or unknown.
         """
@@ -271,7 +278,7 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document that `sealed` was given.
+    """Return the document that was passed to `sealed`.
 
     Raises:
         ValueError: The document was changed after it was written.
@@ -287,12 +294,17 @@ def _without_digest(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a document as it is written."""
+    """Return the SHA-256 of the JSON text of a document."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
-    """Return a JSON value converted to its declared type; raises like `Manifest.from_dict`."""
+    """Return a JSON value converted to its declared type.
+
+    Raises:
+        ValueError: The value has a wrong type.
+        TypeError: A field is missing or unknown.
+    """
     parts = get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):
         kinds = get_type_hints(kind)

@@ -19,11 +19,11 @@ from onnxfold.ir.graphs import captured_values, has_references, is_constant_node
 from onnxfold.tools.comparison.dims import is_batch, symbols_of
 
 MIN_SHARE = 0.05
-"""Share of a run's work from which inputs are worth holding constant: below it, comparing them and
-feeding the folded tensors may take as long as the work that is saved."""
+"""Minimum share of a run's work that inputs worth holding constant save. Below it, comparing the
+inputs and feeding the folded tensors may take as long as the saved work."""
 
-_MOST_SETS = 12
-"""Number of sets of inputs that are examined, the smallest first; each takes one pass of shape
+_MAX_SETS = 12
+"""Maximum number of examined sets of inputs, the smallest first: each requires one pass of shape
 inference. The caches of a language model are many inputs, and their sets are never worthwhile."""
 
 _ONE = 1
@@ -60,7 +60,7 @@ class InputDependence:
         optional = graph.initializers
         self._required = sum(b for v, b in self._bits.items() if v.name not in optional)
         self._sets: dict[ir.Node, int] = {}
-        """The inputs that each node depends on, as bits. Constant nodes are left out."""
+        """The inputs that each node depends on, as bits. Constant nodes are not included."""
         self._find_sets()
 
     def worthwhile(self) -> list[WorthwhileInputs]:
@@ -73,7 +73,7 @@ class InputDependence:
         candidates = [bits for bits in work if self._required & ~bits]
         candidates.sort(key=lambda bits: (bits.bit_count(), -_saved(work, bits)))
         found: dict[int, float] = {}
-        for bits in candidates[:_MOST_SETS]:
+        for bits in candidates[:_MAX_SETS]:
             sized = self._work_by_set(self._sizes_for(bits))
             total = sum(sized.values())
             share = _saved(sized, bits) / total

@@ -1,16 +1,16 @@
-"""Cut a model in two: runtime_fold is computed once, entry for every run.
+"""Cut a model in two: runtime_fold runs once for each setting, entry in every run.
 
-Nodes of a Loop or Scan body that are the same in each iteration first move before the loop, if the
-body certainly runs. A body that may not run keeps its nodes: one of them could fail, or cost more
-than it saves.
+First, loop-invariant nodes of a Loop or Scan body move before the loop if the body runs at least
+once. A body that may not run keeps its nodes, because one of them could fail or cost more than it
+saves.
 
-The cut is the same minimum cut as for compile-time constants (`onnxfold.analysis.frontier`): a
-value may be cached at the cost of its bytes, and an op may stay in entry at the cost of running it
-every time. These are compared before the runtime constants are known: symbolic dimensions get
-nominal sizes, and small runtime constants become zeros, from which shapes follow. This affects only
-the place of the cut, never results.
+The cut is the minimum cut of `onnxfold.analysis.frontier`, as for compile-time constants. Caching a
+value costs its bytes. Keeping an op in entry costs the time to run it every time. The values of
+runtime constants are unknown when the costs are compared. So symbolic dimensions get nominal sizes,
+and small runtime constants become zeros for the inference of shapes. These assumptions affect only
+the position of the cut, not the results.
 
-Both models keep the names of the original.
+Both models have the value and node names of the original.
 """
 
 from __future__ import annotations
@@ -34,28 +34,32 @@ from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
 
 _STEPS = 40_000
-"""Number of prices of a cached byte among which the lowest sufficient one is searched."""
+"""Number of prices of a cached byte in the search for the lowest sufficient price."""
+
+_MAX_PRICE_EXPONENT = 40
+"""The highest price of a cached byte is two to this power: no saved work is worth a byte then."""
 
 _Cut = tuple[list[ir.Value], int, dict[ir.Node, StayingNode]]
 
 
 def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, StayingNode]:
-    """Move nodes of bodies that depend on runtime constants only into the sorted main graph.
+    """Move nodes of bodies that depend only on runtime constants into the sorted main graph.
 
-    Returns nodes that depend on constants only and did not move, and why.
+    Returns:
+        The nodes that depend only on constants but did not move, with the reasons.
     """
     holders = list(filter(subgraphs_of, model.graph))
     stays: dict[ir.Node, StayingNode] = {}
     if not constants or not holders:
         return stays
     for node in holders:
-        _read_what_is_carried(node)
+        _bypass_unchanged_state(node)
     main = model.graph
     names = Names(all_graphs(model))
     constness = ModelFacts(model, runtime_constants=constants).constness
 
     def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
-        """Move nodes out of the bodies of a node in a node of the main graph."""
+        """Move nodes out of the bodies of a node, which is inside of a node of the main graph."""
         is_certain = is_certain and _runs_always(node)
         for body in subgraphs_of(node):
             for child in list(body):
@@ -72,7 +76,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
                     _move(child, body, holder, main, names)
                 else:
                     name = child.name or child.outputs[0].name or ""
-                    reason = f"it is in a {node.op_type}, whose body may not run"
+                    reason = f"the body of the {node.op_type} around it may not run"
                     stays[child] = StayingNode(name, child.op_type, reason)
 
     for holder in holders:
@@ -81,7 +85,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
 
 
 def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names: Names) -> None:
-    """Move a node of a body before the node of the main graph that holds it."""
+    """Move a node of a body before ``holder``, the node of the main graph that contains it."""
     for value in node.inputs:
         if value is not None and value.graph is not main:  # a constant of a body
             assert isinstance(value.graph, ir.Graph) and value.name is not None
@@ -100,9 +104,9 @@ def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names:
 
 
 def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
-    """Replace a value that leaves a body by a copy where it is an output of the body.
+    """Replace a value by a copy where it is an output of the body that it leaves.
 
-    The outputs of a body must be made in it.
+    Nodes of a body must produce the outputs of this body.
     """
     for k, output in enumerate(body.outputs):
         if output is value:
@@ -114,13 +118,13 @@ def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
             body.append(identity)
 
 
-def _read_what_is_carried(node: ir.Node) -> None:
-    """Replace values that a Loop or Scan carries unchanged by the values outside of the body."""
+def _bypass_unchanged_state(node: ir.Node) -> None:
+    """Replace loop-carried values that do not change by the initial values outside of the body."""
     if not node.domain and node.op_type in ("Loop", "Scan"):
         (body,) = subgraphs_of(node)
-        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # count and condition
+        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # trip count and condition
         count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
-        if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 has lengths of sequences, too
+        if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 has sequence lengths, too
             count = 0
         for k in range(count):
             given = node.inputs[before + k]
@@ -134,7 +138,7 @@ def _read_what_is_carried(node: ir.Node) -> None:
                     set_input(user, index, given)
     for body in subgraphs_of(node):
         for child in body:
-            _read_what_is_carried(child)
+            _bypass_unchanged_state(child)
 
 
 def _runs_always(node: ir.Node) -> bool:
@@ -148,15 +152,15 @@ def _runs_always(node: ir.Node) -> bool:
 class RuntimeCut:
     """The cheapest cut of the sorted main graph, or the best one within ``max_cache`` bytes.
 
-    Nodes that can be folded depend on constants, at least one of them a runtime constant: nodes on
-    compile-time constants alone are folded by the optimizer, in entry and in runtime_fold.
-    ``folded`` are the kinds of nodes that are folded.
+    Foldable nodes depend only on constants, at least one of them a runtime constant. The optimizer
+    folds nodes that depend on compile-time constants only, in entry and in runtime_fold. ``folded``
+    are the kinds of constness of foldable nodes.
 
     Attributes:
-        operands: The nodes that can be folded, in order, and the values that they read.
+        operands: The foldable nodes, in order, and the values that they read.
         cached: Outputs of runtime_fold that are inputs of entry.
-        nbytes: Their nominal bytes.
-        stays: The nodes that can be folded but stay in entry, and why.
+        nbytes: The nominal bytes of these outputs.
+        stays: The foldable nodes that remain in entry, with the reasons.
     """
 
     def __init__(
@@ -169,13 +173,13 @@ class RuntimeCut:
     ) -> None:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
-        self._demanded: set[ir.Value] = set()  # values that other nodes read
+        self._demanded: set[ir.Value] = set()  # foldable values that other nodes read
         self._types = facts.types
         self._constness = facts.constness
         graph = facts.model.graph
         constness = facts.constness
         made: set[ir.Value] = set(runtime_constants)
-        outputs = set(graph.outputs)  # entry makes outputs in any case
+        outputs = set(graph.outputs)  # entry always computes the outputs
         choices: list[RegionOp[ir.Value]] = []
         values: set[ir.Value] = set()
         for node in graph:
@@ -191,20 +195,23 @@ class RuntimeCut:
         costs = {value: self._cost(value) for value in values | self._demanded}
 
         def at_step(step: int) -> _Cut:
-            """Return the cut at a price of a cached byte (a Lagrange multiplier)."""
-            price = 2.0 ** (40 * step / _STEPS)
+            """Return the cut at a price of a cached byte, a Lagrange multiplier."""
+            price = 2.0 ** (_MAX_PRICE_EXPONENT * step / _STEPS)
             priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
             return self._follow(choose(choices, self._demanded, priced).stored)
 
         found = self._follow(choose(choices, self._demanded, costs).stored)
         if max_cache is not None and found[1] > max_cache:
             steps = range(_STEPS)
-            place = bisect.bisect_left(steps, True, key=lambda k: at_step(k)[1] <= max_cache)
-            found = at_step(place) if place < _STEPS else self._follow(())
+            step = bisect.bisect_left(steps, True, key=lambda k: at_step(k)[1] <= max_cache)
+            found = at_step(step) if step < _STEPS else self._follow(())
         self.cached, self.nbytes, self.stays = found
 
     def describe(self, value: ir.Value) -> TensorInfo:
-        """Return the type and nominal bytes; "undefined" if it is not a tensor of a known dtype."""
+        """Return the type and nominal bytes of a value.
+
+        The dtype is "undefined" if the value is not a tensor, or if its dtype is unknown.
+        """
         fact = self._types.of(value)
         dtype = fact.dtype
         if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
@@ -217,15 +224,15 @@ class RuntimeCut:
         return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
 
     def _cost(self, value: ir.Value) -> float:
-        """Return the cost of a value as an input of entry, in bytes: its size, and the time to feed
-        it. Without the latter, entry would have many inputs that take longer than the nodes that
-        compute them.
+        """Return the cost of a value as an input of entry, in bytes.
+
+        The cost is its size, and the time to feed it. Without this time, entry would have many
+        inputs that take longer to feed than to compute.
         """
         node = value.producer()
         nbytes = self.sizes.nbytes(value)
         if node is None or node not in self.operands:
-            # A weight is in the file, the caller has the runtime constants, and entry makes the
-            # outputs of the model in any case.
+            # The file contains the weights, and the caller has the runtime constants.
             is_weight = self._constness.of(value) is Constness.COMPILE_TIME
             return 0 if is_weight else INPUT + (nbytes or 0)
         if nbytes is None or self.describe(value).shape is None:  # an input needs a rank
@@ -239,14 +246,14 @@ class RuntimeCut:
         """Return the reason why a node of the region is not folded."""
         sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
         if None in sizes:
-            return "the size of its result is not known"
+            return "the size of its result is unknown"
         if is_expanding(node, self.sizes):
-            return "it only repeats elements: what it is made of is cached"
+            return "it only repeats elements, so its operand is cached instead"
         nbytes = sum(size or 0 for size in sizes)
-        return f"running it takes less time than feeding its result ({nbytes:,} bytes)"
+        return f"running it takes less time than feeding its result of {nbytes:,} bytes"
 
     def _follow(self, stored: Collection[ir.Value]) -> _Cut:
-        """Follow the demanded values back to cached ones; the nodes on the way stay in entry."""
+        """Trace the demanded values back to cached ones; the nodes in between remain in entry."""
         needed = set(self._demanded)
         cached: list[ir.Value] = []
         stays: dict[ir.Node, StayingNode] = {}
@@ -266,7 +273,7 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
     """Give each constant output of the model a separate node that entry can run.
 
     A value cannot be both an input and an output of entry: the output becomes an Identity of the
-    value, which is renamed. Outputs that are no tensors are left to entry.
+    value, which is renamed. Entry computes outputs that are not tensors.
     """
     graph = model.graph
     used = Names(all_graphs(model))
@@ -287,7 +294,7 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
 
 
 def name_unnamed_outputs(model: ir.Model) -> None:
-    """Name the outputs without a name, as the names of a clone may collide."""
+    """Name the outputs without a name, because names that a clone creates may collide."""
     nodes = [node for graph in all_graphs(model) for node in graph]
     unnamed = [value for node in nodes for value in node.outputs if value.name is None]
     names = Names(all_graphs(model) if unnamed else ())
@@ -313,7 +320,7 @@ def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
 
 
 def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
-    """Remove the constant inputs without users; record and return the others."""
+    """Remove the constant inputs without users, and record and return the other ones."""
     graph = part.graph
     names = set(constants)
     kept = list[str]()
@@ -329,7 +336,7 @@ def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
 
 
 def fold_of(model: ir.Model, cached: Mapping[ir.Value, TensorInfo]) -> ir.Model:
-    """Return a copy of what makes the cached values, with only the inputs that they need."""
+    """Return a model that computes the cached values, with only the inputs that they need."""
     fold = part_of(model, list(cached))
     fold.graph.name = "runtime_fold"
     for value, info in zip(fold.graph.outputs, cached.values(), strict=True):
@@ -344,7 +351,7 @@ def groups_of(fold: ir.Model) -> list[Group]:
     """
     components: list[tuple[set[ir.Node], set[ir.Value], list[str]]] = []
     for output in fold.graph.outputs:
-        made, read = behind([output])
+        made, read = nodes_behind([output])
         made = {node for node in made if node.op_type != "Constant"}
         names: list[str] = []
         for other in [c for c in components if not made.isdisjoint(c[0])]:
@@ -368,7 +375,7 @@ def operands_of(node: ir.Node) -> list[ir.Value]:
     return [value for value in (*node.inputs, *captured) if value is not None]
 
 
-def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
+def nodes_behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
     """Return the nodes that compute values, and the inputs and weights that these nodes read."""
     nodes: set[ir.Node] = set()
     read: set[ir.Value] = set()
@@ -384,17 +391,17 @@ def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
     return nodes, read
 
 
-def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
-    """Return a copy of the part of a model that computes some values, with the inputs it needs.
+def part_of(model: ir.Model, outputs: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
+    """Return a copy of the part of a model that computes ``outputs``, with the inputs it needs.
 
-    Without ``defaults``, inputs lose their default values.
+    Without ``defaults``, inputs have no default values.
     """
     graph = model.graph
-    nodes, read = behind(wanted)
+    nodes, read = nodes_behind(outputs)
     weights = [v for v in read if v.is_initializer() and (defaults or not v.is_graph_input())]
     view = ir.GraphView(
         [v for v in graph.inputs if v in read],
-        wanted,
+        outputs,
         nodes=[node for node in graph if node in nodes],
         initializers=sorted(weights, key=operator.attrgetter("name")),
         opset_imports=graph.opset_imports,

@@ -3,12 +3,12 @@
 Weights of the file that are runtime constants become inputs with the weights as default values. The
 rank of an adapter is an axis over which a product of these weights sums: ``(x @ a) @ b`` has the
 same type for any number of columns of ``a`` and rows of ``b``. This axis is traced back through the
-ops in both factors. If it comes from runtime constants, and the values in between have no other
-users, its size may differ from fold to fold.
+ops in both factors. Its size may differ from fold to fold if the axis comes from runtime constants
+and the values in between have no other users.
 
 The rules of ``rules/runtime_constants.py`` merge runtime constants. They are first applied to a
-copy of the graph, where the work that each place saves in entry is compared with the bytes that it
-caches. Then they run on the model, except where that does not pay.
+copy of the graph. The work that each merge saves in entry is compared with the bytes that it
+caches. Then the rules run on the model, except for merges that do not reduce the cost.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SET = "runtime_constants"
 
 @dataclass
 class _LowRank:
-    """Axes whose common size may be any number.
+    """Axes with a common size, which may be any number.
 
     Attributes:
-        weights: The axes of weights; the last is that of the right factor of the product.
+        weights: The axes of weights; the last one belongs to the right factor of the product.
         between: The axes of intermediate values, up to the sum.
         scale: The number by which the product is multiplied afterwards.
     """
@@ -58,14 +58,19 @@ class _LowRank:
 def weights_as_inputs(
     model: ir.Model, given: Iterable[str]
 ) -> tuple[list[str], list[Weight], dict[str, int]]:
-    """Make inputs of the weights that are named as runtime constants; they stay initializers.
+    """Make inputs of the weights that are named as runtime constants; they remain initializers.
 
-    Names are those in the file, those of PyTorch, or globs of either. One that matches inputs
-    selects these and no weights.
+    Args:
+        model: The model, which is changed.
+        given: Names in the file, names in PyTorch, or globs of either. A name or glob that matches
+            inputs does not select weights.
 
     Returns:
-        The names, in which those of weights are as in the file; the weights; and the sizes of
-        dimensions that became dynamic by name: the ranks of adapters.
+        The names, with the weights as they are named in the file; the weights; and the sizes of
+        dimensions that became dynamic, the ranks of adapters, by the names of the dimensions.
+
+    Raises:
+        UsageError: A weight is an output of the model.
     """
     names = list(given)
     inputs = [value.name or "" for value in model.graph.inputs]
@@ -103,7 +108,7 @@ def _matching(name: str, among: Sequence[str]) -> bool:
 
 
 def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
-    """Make the ranks dynamic dimensions; return their sizes in the file."""
+    """Make the ranks dynamic dimensions, and return their sizes in the file."""
     taken = symbols_of(model.graph.inputs)
     free = (name for k in itertools.count() if (name := f"rank_{k}") not in taken)
     sizes: dict[str, int] = {}
@@ -120,7 +125,10 @@ def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
 
 
 def _is_transposed(weight: ir.Value) -> bool:
-    """Return whether a weight is the transpose of PyTorch's (out by in for linear layers)."""
+    """Return whether a weight is the transpose of the one in PyTorch.
+
+    In PyTorch, the weight of a linear layer has the shape [out_features, in_features].
+    """
     factors = [u.node for u in uses(weight) if u.idx == 1 and _multiplies(u.node)]
     return bool(factors) and not factors[0].attributes.get_int("transB", 0)
 
@@ -135,7 +143,7 @@ def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowR
         rank = _LowRank()
         axes = list(_summed(node))
         if axes and all(_trace(value, axis, weights, rank) for value, axis in axes):
-            rank.scale *= node.attributes.get_float("alpha", 1.0) * _scale_behind(node.outputs[0])
+            rank.scale *= node.attributes.get_float("alpha", 1.0) * _scale_after(node.outputs[0])
             yield rank
 
 
@@ -150,7 +158,11 @@ def _summed(node: ir.Node) -> Iterator[_Axis]:
 
 
 def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _LowRank) -> bool:
-    """Trace an axis back to a weight and record the axes on the way; False if it ends elsewhere."""
+    """Trace an axis back to a weight and record the axes in between.
+
+    Returns:
+        False if the axis does not come from a weight.
+    """
     while len(uses(value)) == 1 and not value.is_graph_output():
         if value in weights:
             rank.weights.append((value, axis))
@@ -173,7 +185,7 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
             rank.scale *= factor
             return value, axis
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        return None  # a bias is added, or another operand
+        return None  # the node adds a bias or has another operand
     source = definition.source_axis(node, axis)
     if source is None:
         return None
@@ -186,7 +198,7 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
     return value, source_axis
 
 
-def _scale_behind(value: ir.Value) -> float:
+def _scale_after(value: ir.Value) -> float:
     """Return the number by which a product is multiplied afterwards."""
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
@@ -207,26 +219,35 @@ def merge_runtime_constants(
     room: int | None = None,
     nominal: Mapping[str, int] | None = None,
 ) -> list[Merge]:
-    """Apply the rules that make more of a model depend on runtime constants only, where that pays.
+    """Apply the rules that merge runtime constants, where this reduces the cost of entry.
 
-    At most ``room`` bytes are cached in addition. Returns the places where the rules apply at level
-    2, with the reasons where they were not applied.
+    After a merge, more nodes of the model depend on runtime constants only.
+
+    Args:
+        model: The model, which is changed.
+        names: The names of the runtime constants.
+        options: The options of the split.
+        room: The number of additional bytes that may be cached; None for no limit.
+        nominal: Sizes of symbolic dimensions by name.
+
+    Returns:
+        The possible merges at level 2, each with the reason if it was not applied.
     """
     merged = model.clone()
     if _SET in options.disable or not _rewrite(merged, options, 2, ()):
         return []
-    places = _places(_Weighed(model, names, nominal), _Weighed(merged, names, nominal))
+    merges = _merges(_Weighed(model, names, nominal), _Weighed(merged, names, nominal))
     chosen: list[Merge] = []
     kept: set[str] = set()
-    # first the places that save most for each cached byte
-    for merge, gain, changed in sorted(places, key=lambda p: -p[1] / max(p[0].nbytes, 1)):
+    # Merges that save most work for each cached byte come first.
+    for merge, gain, changed in sorted(merges, key=lambda p: -p[1] / max(p[0].nbytes, 1)):
         reason = None
         if gain <= 0:
             reason = "entry would not be faster"
         elif options.level < 2:
-            reason = "it may change the last bits: -O2"
+            reason = "it may change the last bits, so it requires -O2"
         elif room is not None and merge.nbytes > room:
-            reason = f"more than {option('max_cache')}"
+            reason = f"it would exceed {option('max_cache')}"
         elif room is not None:
             room -= merge.nbytes
         kept.update(changed if reason is not None else ())
@@ -237,7 +258,7 @@ def merge_runtime_constants(
 
 
 def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str | None]) -> bool:
-    """Run the rules, except where they replace kept values; return whether a rule was applied."""
+    """Apply the rules, except where they replace kept values; return whether one was applied."""
     rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each.rules]
     rules = [rule for rule in rules if rule.name not in options.disable]
     rewriter = Rewriter(
@@ -258,10 +279,14 @@ class _Weighed:
         self._sizes = NominalSizes(facts, nominal)
         self._constness = facts.constness
 
-    def place(self, name: str, others: Mapping[str, ir.Node]) -> tuple[list[str], int, float, int]:
-        """Return what computing a value takes, without the nodes that the other model has, too: the
-        names of nodes; the number of those that run each time; their work, including reading
-        constants; and the bytes of folded tensors that they read.
+    def cost_of(
+        self, name: str, others: Mapping[str, ir.Node]
+    ) -> tuple[list[str], int, float, int]:
+        """Return the cost of computing a value by nodes that the other model does not have.
+
+        Returns:
+            The names of these nodes; the number of those that run each time; their work, including
+            reading constants; and the bytes of folded tensors that they read.
         """
         nodes: dict[str, ir.Node] = {}
         pending = [name]
@@ -284,13 +309,13 @@ class _Weighed:
         return list(nodes), len(running), cost, cached
 
 
-def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
-    """Return the places where the models differ, the work each saves, and the values it changes."""
+def _merges(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
+    """Return the merges by which the models differ, the saved work, and the changed values."""
     found = []
     for name, node in before.nodes.items():
         if name in after.nodes and _is_other(node, after.nodes[name]):
-            names, running, cost, cached = before.place(name, after.nodes)
-            _, new_running, new_cost, new_cached = after.place(name, before.nodes)
+            names, running, cost, cached = before.cost_of(name, after.nodes)
+            _, new_running, new_cost, new_cached = after.cost_of(name, before.nodes)
             merge = Merge(name, new_cached - cached, running - new_running)
             found.append((merge, cost - new_cost, names))
     return found

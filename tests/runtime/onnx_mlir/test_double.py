@@ -280,7 +280,7 @@ def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
             manifest = json.loads(whole)
             manifest["kernels"][0][key] = value
             file.write_text(json.dumps(manifest))
-            with pytest.raises(Exception, match="is not in the bundle"):
+            with pytest.raises(Exception, match="is outside of the bundle"):
                 open_bundle(tmp_path / "b")
 
 

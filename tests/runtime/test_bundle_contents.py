@@ -86,7 +86,9 @@ def test_a_file_that_is_replaced_before_the_first_fold(restore, tmp_path):
     two = made(tmp_path / "two", 2)
     session = session_on(two, cache=cache)
     restore(one / FOLD_FILE, two / FOLD_FILE)
-    with pytest.raises(ModelError, match=r"runtime_fold\.onnx: the file was changed after the bundle was"):
+    with pytest.raises(
+        ModelError, match=r"runtime_fold\.onnx: the file was changed after the bundle was"
+    ):
         session.run(None, FEEDS)
     assert got(two, cache) == expected(two)
 

@@ -42,9 +42,13 @@ def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
 
 def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     bundle = lora(tmp_path, two)
-    assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits, so it requires -O2"}
+    assert {m.reason for m in bundle.manifest.merges} == {
+        "it may change the last bits, so it requires -O2"
+    }
     assert_same(onnxfold.Session(bundle).run(None, FEEDS), original(two, FEEDS))
-    assert "not merged: 2 (it may change the last bits, so it requires -O2)" in bundle.to_text(verbose=True)
+    assert "not merged: 2 (it may change the last bits, so it requires -O2)" in bundle.to_text(
+        verbose=True
+    )
 
 
 def test_what_is_cached_keeps_within_its_bound(two, tmp_path):

@@ -100,7 +100,7 @@ def test_mistakes(model, tmp_path):
         onnxfold.tune(tmp_path / "none.onnx", tmp_path / "out.onnx")
     with pytest.raises(UsageError, match="no input has a dimension 'm'"):
         onnxfold.tune(model, tmp_path / "out.onnx", dims={"m": 3}, seconds=0)
-    with pytest.raises(UsageError, match="threads is -1"):
+    with pytest.raises(UsageError, match="threads must be a finite number"):
         onnxfold.tune(model, tmp_path / "out.onnx", threads=-1)
     with pytest.raises(UsageError, match="its folder does not exist"):
         onnxfold.tune(model, tmp_path / "missing" / "out.onnx")

@@ -36,6 +36,9 @@ _LOCK = "lock"
 # File systems limit names to 255 bytes. This leaves room for prefix and suffix.
 _MAX_NAME_BYTES = 200
 
+_OLD = "old"
+"""Windows: the end of the name of a file between the two renames that replace it."""
+
 
 @dataclass
 class NewFile:
@@ -105,7 +108,38 @@ def locked(target: str) -> Iterator[bool]:
     path = prefix(target) + _LOCK
     found = os.path.lexists(path)
     with _held(path):
+        _restore_old(target)
         yield found
+
+
+def restore(path: str) -> bool:
+    """Restore the file at a path if a process was killed while it replaced the file on Windows.
+
+    If a running process replaces the file, wait until it has finished.
+
+    Returns:
+        Whether there is a file at the path now; always False on other systems, which replace a file
+        at once.
+    """
+    if CAN_REMOVE_OPEN_FILES:
+        return False
+    target = os.path.realpath(path)
+    if os.path.lexists(prefix(target) + _OLD):
+        with contextlib.suppress(OSError), locked(target):  # which restores the file
+            pass
+    return os.path.isfile(target)
+
+
+def _restore_old(target: str) -> None:
+    """Give a file its name back, unless a new one has that; the lock must be held."""
+    if CAN_REMOVE_OPEN_FILES:
+        return
+    old = prefix(target) + _OLD
+    with contextlib.suppress(OSError):  # there is no such file, as usual
+        try:
+            os.rename(old, target)
+        except FileExistsError:  # Windows does not rename over it
+            system.remove_file(old, lambda: temporary_path(target))
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
@@ -179,6 +213,9 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
     """Replace the file at a path by a closed file. Memory mappings of the old file remain valid.
 
+    On Windows, this may take two renames. If the process is killed between them, the old file is
+    restored when the target is locked or loaded next, see `restore`.
+
     Args:
         new: The path of the new file.
         path: The path to replace.
@@ -188,7 +225,10 @@ def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
         The new path of the old file if it is mapped on Windows and cannot be removed yet. It is
         removed when the target is locked next.
     """
-    return system.replace_file(new, path, lambda: temporary_path(target or path))
+    target = target or path
+    # The old content of a target does not depend on its other files while they are replaced.
+    aside = prefix(path) + _OLD if path == target else temporary_path(target)
+    return system.replace_file(new, path, aside, lambda: temporary_path(target))
 
 
 def remove_of(target: str, path: str) -> str | None:

@@ -1,5 +1,6 @@
 """onnxfold with the functions of Windows, where files in use cannot be replaced, and of macOS."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,9 +34,11 @@ def weight(model):
 """
 
 
-def run(code: str, folder: Path, simulation: str = "as_on_windows") -> str:
+def run(
+    code: str, folder: Path, simulation: str = "as_on_windows", arguments: tuple[str, ...] = ()
+) -> str:
     program = START.replace("SIMULATION", simulation) + code
-    return python("-c", program, ROOT, folder, cwd=folder.parent)
+    return python("-c", program, ROOT, folder, *arguments, cwd=folder.parent)
 
 
 both = pytest.mark.parametrize("simulation", ["as_on_macos", "as_on_windows"])
@@ -112,6 +115,72 @@ os._exit(0)
     run("storage.save(storage.load(folder / 'm.onnx'), folder / 'm.onnx'); gc.collect()", folder)
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["m.onnx", "m.onnx.data"]
+
+
+KILLED = """
+step = int(sys.argv[3])
+external = sys.argv[4] == "True"
+model = storage.load(folder / "m.onnx")
+model.graph.name = "new"
+calls = 0
+
+def counted(function):
+    def call(*arguments):
+        global calls
+        calls += 1
+        if calls == step:
+            os._exit(99)
+        return function(*arguments)
+    return call
+
+os.rename = counted(os.rename)
+os.replace = counted(os.replace)
+storage.save(model, folder / "m.onnx", external_data=external)
+"""
+
+AFTER_KILL = """
+if sys.argv[3] == "load":
+    model = storage.load(folder / "m.onnx")
+    assert (weight(model) == np.arange(512 * 512, dtype=np.float32).reshape(512, 512)).all()
+    print(model.graph.name)
+    del model
+else:
+    from onnxfold.support import files
+    with files.locked(str(folder / "m.onnx")):
+        assert (folder / "m.onnx").exists()
+    print(storage.load(folder / "m.onnx").graph.name)
+gc.collect()
+storage.save(storage.load(folder / "m.onnx"), folder / "m.onnx", external_data=True)
+gc.collect()
+assert names() == ["m.onnx", "m.onnx.data"], names()
+"""
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_a_process_killed_between_two_renames_loses_no_model(folder, external):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found = []
+    missing = 0
+    for step in range(1, 40):
+        for path in folder.iterdir():
+            path.unlink()
+        for name, content in before.items():
+            (folder / name).write_bytes(content)
+        program = START.replace("SIMULATION", "as_on_windows") + KILLED
+        command = [sys.executable, "-c", program, ROOT, folder, str(step), str(external)]
+        code = subprocess.run(command, cwd=folder.parent, check=False).returncode
+        if code == 0:
+            break
+        assert code == 99
+        if not (folder / "m.onnx").exists():
+            missing += 1
+            assert (folder / ".m.onnx.onnxfold-old").exists()
+        access = "load" if step % 2 else "lock"
+        found.append(run(AFTER_KILL, folder, arguments=(access,)).strip())
+    else:
+        raise AssertionError("more renames than expected")
+    assert missing
+    assert [*dict.fromkeys(found)] == ["g", "new"]  # the old model, then the new one
 
 
 def test_a_file_that_another_program_uses_is_an_error_with_a_remedy(folder):

@@ -44,6 +44,7 @@ from onnxfold.ir.storage.tensors import (
     tensors_of,
 )
 from onnxfold.ir.storage.wire import Placeholders
+from onnxfold.support import files
 from onnxfold.support.errors import (
     ExternalDataError,
     MissingFileError,
@@ -401,6 +402,8 @@ def _open(path: str) -> MappedFile:
     try:
         file = MappedFile.open(path)
     except FileNotFoundError:
+        if files.restore(path):
+            return _open(path)
         raise MissingFileError(file=path) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

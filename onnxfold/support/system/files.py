@@ -101,7 +101,7 @@ _OPEN_MAX = 10240
 # ---------------------------------------------------------------- names
 
 
-def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None:
+def replace_file(new: str, path: str, aside: str, new_path: Callable[[], str]) -> str | None:
     """Rename a file, and replace an existing file at the new path.
 
     Windows cannot replace a file that is open or mapped, but can rename it if it was opened by
@@ -111,7 +111,8 @@ def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None
     Args:
         new: The path of a closed file.
         path: The new path.
-        new_path: Returns an unused path in the same folder, for the replaced file if it is in use.
+        aside: The path of a replaced file that is in use, between the two renames.
+        new_path: Returns an unused path in the same folder, for such a file afterwards.
 
     Returns:
         The new path of the replaced file, or None if it was removed.
@@ -128,14 +129,16 @@ def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None
     except OSError:  # Windows has several error codes for files in use
         if not os.path.isfile(path):
             raise
-    aside = new_path()
     os.rename(path, aside)
     try:
         os.rename(new, path)
     except OSError:
         os.rename(aside, path)
         raise
-    return None if _is_removed(aside) else aside
+    try:
+        return remove_file(aside, new_path)
+    except OSError:
+        return aside
 
 
 def remove_file(path: str, new_path: Callable[[], str]) -> str | None:

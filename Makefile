@@ -6,12 +6,6 @@ BIN := $(VENV)/bin
 PLATFORMS := linux darwin win32
 MYPY = $(BIN)/mypy --cache-dir .mypy_cache/$$platform
 
-# The tests that pass with the file system and the processes of Windows, which a plugin simulates.
-PORTABLE := tests/storage/test_load.py tests/storage/test_verbatim.py tests/pool tests/batches \
-  tests/end_to_end/test_kinds_of_models.py tests/runtime/test_split.py tests/runtime/test_session.py \
-  tests/runtime/test_kernel_cache.py tests/runtime/test_bundle_contents.py \
-  tests/integrations/test_inference_session.py
-
 .PHONY: demo test test-portable test-cpus docs
 demo: $(VENV)/.installed
 	mkdir -p build
@@ -23,8 +17,9 @@ test: $(VENV)/.installed
 	for platform in $(PLATFORMS); do $(MYPY) --platform $$platform || exit 1; done
 	$(BIN)/pytest -n 3 --dist worksteal
 
+# The suite as on Windows, which a plugin simulates. tests/portability/posix_only.py lists exceptions.
 test-portable: $(VENV)/.installed
-	$(BIN)/pytest -p tests.portability.as_on_windows $(PORTABLE)
+	$(BIN)/pytest -n 3 --dist worksteal -p tests.portability.as_on_windows
 
 test-cpus: $(VENV)/.installed
 	$(BIN)/python -m tests.cpus

@@ -5,6 +5,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+if sys.platform == "win32":
+    ABORTED = "exit code 0xC0000409, aborted"
+    ACCESS_VIOLATION = "exit code 0xC0000005, access violation"
+else:
+    ABORTED = "signal 6"
+    ACCESS_VIOLATION = "signal 11"
+
 
 def python(*words: object, **options: Any) -> str:
     """What another process of this Python prints; one that fails is an error with its words."""

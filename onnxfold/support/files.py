@@ -247,6 +247,14 @@ def rename_folder(folder: str, path: str) -> None:
     os.rename(folder, path)
 
 
+def remove_folder(path: str) -> None:
+    """Remove a folder with its contents, ignoring errors."""
+    shutil.rmtree(path, ignore_errors=True)
+    if not CAN_REMOVE_OPEN_FILES and os.path.lexists(path):
+        _end_unused_mappings()
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def _end_unused_mappings() -> None:
     """Collect garbage on Windows, which does not remove files that are mapped.
 
@@ -282,10 +290,9 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
         finally:
             if os.getpid() == owner:
                 try:
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_folder(path)
                 finally:  # a signal may interrupt the removal
-                    _end_unused_mappings()
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_folder(path)
 
 
 def folder_of(owner: object, purpose: str) -> str:

@@ -330,8 +330,7 @@ class _Process:
             if code == system.MEMORY_LIMIT_CODE:
                 message = "it takes more memory than its limit"
                 raise Failure(message, "MemoryError", code=code, output=self.printed())
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            message = f"the process ended with {how}"
+            message = f"the process ended with {system.exit_description(code)}"
             raise Failure(message, "ended", code=code, output=self.printed())
         if "raised" in answer:
             raise Failure(answer["message"], answer["raised"], output=self.printed())

@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from folders import end_unused_mappings
 from model_table import floats, parse, with_weights
 
 import onnxfold
@@ -44,6 +45,7 @@ def test_data_files_may_be_missing(run, swin, tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(onnx.load(swin), path, save_as_external_data=True, location="w", size_threshold=4096)
     there = json.loads(run("inspect", path, "--json").out)
+    end_unused_mappings()
     (tmp_path / "w").unlink()
     found = json.loads(run("inspect", path, "--json").out)
     assert "'w' cannot be opened" in found["unread"] and there["unread"] is None

@@ -2,6 +2,7 @@ import json
 
 import onnx
 import pytest
+from folders import contents
 from model_table import MODELS, floats, saved
 
 from onnxfold.runtime.backends.iree import Iree
@@ -78,15 +79,14 @@ def test_what_must_be_compiled_is_compiled_or_the_old_bundle_stays(
     strict = ("--backend", "onnx-mlir", "--strict-backend")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const")
     assert run(*arguments, "states", *strict).code == 0
-    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    before = contents(tmp_path / "out")
     proto = onnx.load(model)
     proto.graph.node[1].op_type = "Tanh"  # which the double does not compile
     onnx.save(proto, model)
     result = run(*arguments, "states", "--runtime-const", "gain", *strict)
     assert result.code == 2
     assert "onnx-mlir does not run 1 of 2 components: g2: onnx-mlir failed" in result.err
-    after = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert after == before
+    assert contents(tmp_path / "out") == before
 
 
 def test_split_without_a_word(run, model, tmp_path):

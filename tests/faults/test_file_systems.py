@@ -2,7 +2,6 @@
 
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,26 +11,12 @@ import pytest
 import onnxfold
 from onnxfold.support.errors import OnnxFoldError
 from tests.model_table import saved
+from tests.mounts import mounted
 
 from .kills import content, finish, model, run
 from .test_changing_sources import files
 
 OPTIONS = [(), ("--external-data",), ("--external-data-name", "w.data"), ("--check", "1")]
-
-
-def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    folder.mkdir()
-    command = ["mount", *options, str(folder)]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if result.returncode:
-        pytest.skip(f"mounting is not possible here: {result.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

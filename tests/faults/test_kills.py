@@ -33,7 +33,7 @@ def test_nothing_is_lost_and_nothing_left(tmp_path) -> None:
         outcome = strikes(COUNT, seed, folder)
         assert not outcome.faults
         assert sum(outcome.counts[f"output {state}"] for state in ("old", "new", "none")) == COUNT
-        ended = any(f"{number.name}: ended" in outcome.counts for number in SIGNALS)
+        ended = any(f"{name}: ended" in outcome.counts for name in SIGNALS)
         if ended:
             break
     assert ended

@@ -20,7 +20,7 @@ from reference_session import reference_options
 import onnxfold
 from onnxfold.runtime import kept_models
 from onnxfold.support.onnxruntime_sessions import DECIDING
-from tests.faults.test_file_systems import mounted
+from tests.mounts import mounted
 
 SWIN = ROOT / "models" / "swin.onnx"
 DECODER = ROOT / "models" / "t5-decoder.onnx"

@@ -14,8 +14,9 @@ import ml_dtypes
 import numpy as np
 import psutil
 import pytest
+from processes import ABORTED
 
-from onnxfold.support import isolated
+from onnxfold.support import isolated, system
 from onnxfold.support.isolated import Failure, run, run_command
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -59,6 +60,8 @@ def large(request, arrays):
 
 
 def shell(text: str) -> list[str]:
+    if not Path("/bin/sh").exists():
+        pytest.skip("there is no /bin/sh")
     return ["/bin/sh", "-c", text]
 
 
@@ -147,9 +150,9 @@ def test_an_exception_is_told_and_so_is_what_was_printed():
 
 
 def test_a_crash_is_told():
-    with pytest.raises(Failure, match="signal 6") as caught:
+    with pytest.raises(Failure, match=f"ended with {ABORTED}$") as caught:
         run(f"{HERE}crash")
-    assert (caught.value.kind, caught.value.code) == ("ended", -signal.SIGABRT)
+    assert caught.value.kind == "ended"
     assert caught.value.output == "last words\n"
 
 
@@ -157,7 +160,7 @@ def test_a_crash_is_told():
 def test_time_is_limited(limit, tmp_path):
     with pytest.raises(Failure) as caught:
         run(f"{HERE}endless", str(tmp_path / "id"), **limit)
-    assert (caught.value.kind, caught.value.code) in (("late", 0), ("ended", -signal.SIGPROF))
+    assert (caught.value.kind, caught.value.code) in (("late", 0), ("ended", system.CPU_LIMIT_CODE))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds private memory")
@@ -197,7 +200,8 @@ def test_a_kept_process_resolves_relative_paths_as_its_caller(tmp_path, monkeypa
 def test_an_exit_code_and_what_was_printed():
     done = run_command(shell("echo made; echo warned >&2; exit 3"), seconds=20)
     assert (done.returncode, done.stdout, done.stderr) == (3, "made\n", "warned\n")
-    assert run_command(shell("kill -ABRT $$"), seconds=20).returncode == -signal.SIGABRT
+    aborted = run_command(shell("kill -ABRT $$"), seconds=20)
+    assert system.exit_description(aborted.returncode) == ABORTED
 
 
 def test_of_much_that_is_printed_the_beginning_and_the_end_are_kept():
@@ -249,12 +253,12 @@ def test_temporary_files_of_a_command_go_to_its_folder(tmp_path):
     assert (folder / "here").read_text().strip() == str(folder)
 
 
-ENDINGS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]
+ENDINGS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"]
 
 
-@pytest.mark.parametrize("number", ENDINGS)
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("call", ["command", "function"])
-def test_everything_ends_with_the_caller(tmp_path, temporary, number, call):
+def test_everything_ends_with_the_caller(tmp_path, temporary, ending, call):
     what = {
         "command": f"isolated.run_command({shell(SLEEP.format(tmp_path / 'id'))}, seconds=3600)",
         "function": f"isolated.run('{HERE}endless', {str(tmp_path / 'id')!r})",
@@ -262,12 +266,13 @@ def test_everything_ends_with_the_caller(tmp_path, temporary, number, call):
     program = (
         f"import signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from onnxfold.support import isolated\n"
-        f"for number in {[int(n) for n in ENDINGS[:3]]}:\n"
+        f"for number in {[int(getattr(signal, name)) for name in ENDINGS[:3]]}:\n"
         "    signal.signal(number, signal.SIG_DFL)\n"  # what runs the tests may ignore them
         f"{what[call]}\n"
     )
     caller = subprocess.Popen([sys.executable, "-c", program])
     process = noted(tmp_path / "id")
+    number = getattr(signal, ending)
     caller.send_signal(number)
     assert caller.wait() == -number
     wait_until(lambda: is_gone(process))

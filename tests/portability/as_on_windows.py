@@ -98,6 +98,14 @@ ABSENT_IN_SIGNAL = {
 
 FILE_SHARE_DELETE = 4  # of Windows' winnt.h
 
+EXIT_CODES = {
+    signal.SIGABRT: 0xC0000409,
+    signal.SIGFPE: 0xC0000094,
+    signal.SIGILL: 0xC000001D,
+    signal.SIGSEGV: 0xC0000005,
+}
+"""Exit codes by signal. Another signal that ends a process is as a call of TerminateProcess."""
+
 # ---------------------------------------------------------------- files in use
 
 
@@ -117,17 +125,35 @@ def uses(path: Any) -> Iterator[bool]:
         status = os.lstat(path)
     except (OSError, ValueError):
         return
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode) or is_unused(path):
         return
     name = os.fsencode(f" {os.path.realpath(os.fsdecode(path))}\n")
-    for process in filter(str.isdigit, entries("/proc")):
+    device = os.major(status.st_dev), os.minor(status.st_dev)
+    inode = b" %02x:%02x %d " % (*device, status.st_ino)
+    for process in processes() - UNRELATED:
         for descriptor in entries(f"/proc/{process}/fd"):
             with contextlib.suppress(OSError):
                 if os.path.samestat(status, os.stat(f"/proc/{process}/fd/{descriptor}")):
                     yield shares_name(f"/proc/{process}/fdinfo/{descriptor}")
         with contextlib.suppress(OSError), linux_open(f"/proc/{process}/maps", "rb") as lines:
-            if name in lines.read():
+            text = lines.read()
+            if name in text or inode in text:
                 yield True  # a mapping alone does not prevent it
+
+
+def is_unused(path: Any) -> bool:
+    """Return whether the system grants an exclusive lease of a file, which is fast.
+
+    The system then is certain that no process has the file open or mapped.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = linux_os_open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def shares_name(description: str) -> bool:
@@ -135,6 +161,15 @@ def shares_name(description: str) -> bool:
     with linux_open(description) as lines:
         flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
     return bool(flags & os.O_NONBLOCK)
+
+
+def processes() -> set[str]:
+    return {*filter(str.isdigit, entries("/proc"))}
+
+
+def own_and_parents() -> set[str]:
+    own = psutil.Process()
+    return {str(process.pid) for process in (own, *own.parents())}
 
 
 def entries(folder: str) -> list[str]:
@@ -232,9 +267,17 @@ class Process(psutil.Process):
         )
 
 
-def start(command: Any, *, creationflags: int = 0, **options: Any) -> Any:
-    """Start a process; one in a group of its own gets no signals of the terminal."""
-    return subprocess.Popen(command, start_new_session=bool(creationflags), **options)
+class Popen(subprocess.Popen):  # type: ignore[type-arg]
+    """A process in a group of its own gets no signals of the terminal. Crashes are exit codes."""
+
+    def __init__(self, command: Any, *arguments: Any, creationflags: int = 0, **options: Any):
+        options["start_new_session"] = bool(creationflags)
+        super().__init__(command, *arguments, **options)
+
+    def _handle_exitstatus(self, *arguments: Any) -> None:
+        super()._handle_exitstatus(*arguments)  # type: ignore[misc]
+        if self.returncode is not None and self.returncode < 0:
+            self.returncode = EXIT_CODES.get(-self.returncode, 1)
 
 
 def load(name: Any, *arguments: Any, **options: Any) -> Any:
@@ -248,6 +291,9 @@ linux_os_open = os.open
 linux_fsync = os.fsync
 linux_unlink = os.unlink
 
+# Processes that are older than this one use no files of the tests, unless they have started it.
+UNRELATED = processes() - own_and_parents()
+
 VIEWS: dict[str, types.ModuleType] = {
     "os": View(os, ABSENT_IN_OS, open=open_file, fsync=sync, O_BINARY=0),
     "sys": View(sys, platform="win32"),
@@ -256,14 +302,14 @@ VIEWS: dict[str, types.ModuleType] = {
     "ctypes": View(ctypes, CDLL=load),
     "filelock": View(filelock, FileLock=FileLock),
     "psutil": View(psutil, Process=Process, IDLE_PRIORITY_CLASS=19),
-    "subprocess": View(
-        subprocess, CREATE_NEW_PROCESS_GROUP=0x200, CREATE_NO_WINDOW=0x8000000, Popen=start
-    ),
+    "subprocess": View(subprocess, CREATE_NEW_PROCESS_GROUP=0x200, CREATE_NO_WINDOW=0x8000000),
     "_winapi": types.SimpleNamespace(CreateFile=create_file, GENERIC_READ=1 << 31, OPEN_EXISTING=3),
     "msvcrt": types.SimpleNamespace(open_osfhandle=lambda handle, flags: handle),
     "_ctypes": types.SimpleNamespace(FreeLibrary=__import__("_ctypes").dlclose),
 }
 
+signal.signal(signal.SIGIO, signal.SIG_IGN)  # another process opens a file with a lease
+subprocess.Popen = Popen  # type: ignore[misc]
 os.unlink = removing(os.unlink)
 os.remove = os.unlink
 os.replace = renaming(os.replace, replaces=True)

@@ -1,4 +1,7 @@
-"""Let modules of onnxfold see another operating system, also in the processes that it starts."""
+"""Let modules of onnxfold and of its tests see another operating system.
+
+This includes the processes that onnxfold starts.
+"""
 
 import builtins
 import sys
@@ -8,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = str(ROOT / "onnxfold")
+SEEING = (str(ROOT / "onnxfold"), str(ROOT / "tests"))
+NOT_SEEING = str(Path(__file__).parent)
 
 
 class View(types.ModuleType):
@@ -33,7 +37,7 @@ class View(types.ModuleType):
 def install(
     simulation: str, views: Mapping[str, types.ModuleType], absent: Collection[str] = ()
 ) -> None:
-    """Replace modules when modules of onnxfold import them.
+    """Replace modules when modules of onnxfold or of its tests import them.
 
     Args:
         simulation: The module that calls this function; processes of onnxfold import it first.
@@ -47,7 +51,8 @@ def install(
     def import_module(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
-        if not level and str((globals or {}).get("__file__", "")).startswith(PACKAGE):
+        file = str((globals or {}).get("__file__", ""))
+        if not level and file.startswith(SEEING) and not file.startswith(NOT_SEEING):
             if name in absent:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             if name in views:

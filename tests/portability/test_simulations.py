@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from processes import python
 
 from onnxfold.support.files import prefix
+from tests.portability.posix_only import POSIX_ONLY
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux is used as Windows")
 
@@ -64,6 +65,22 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     yield folder
     assert not {*(tmp_path / "temporary").iterdir()} - {tmp_path / "temporary" / ".ses"}
+
+
+def test_every_skipped_test_exists():
+    for name in POSIX_ONLY:
+        path, _, function = name.partition("::")
+        assert f"def {function}" in (ROOT / path).read_text(encoding="utf-8"), name
+
+
+def test_the_processes_of_pytest_simulate_windows(tmp_path):
+    (tmp_path / "test_system.py").write_text(
+        "def test_it(worker_id):\n"
+        "    from onnxfold.support import system\n"
+        "    assert worker_id == 'gw0' and not system.CAN_REMOVE_OPEN_FILES\n"
+    )
+    options = ["-n", "1", "-p", "tests.portability.as_on_windows", "--rootdir", tmp_path]
+    assert "1 passed" in python("-m", "pytest", *options, tmp_path, cwd=ROOT)
 
 
 def test_a_mapped_file_cannot_be_replaced_here(folder):

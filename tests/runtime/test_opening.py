@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from faults.test_file_systems import mounted
 from model_table import external as external_tensor
+from mounts import mounted
 from reference_session import reference_session
 from runtime_models import TEXTS, assert_same, parse, random, session_on
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import ABORTED
 from runtime_models import bundle_of, needs_iree, parse, random
 
 from onnxfold.runtime.backends.base import CompileError, limits, work_folder
 from onnxfold.support import isolated
-from tests.faults.test_file_systems import mounted
+from tests.mounts import mounted
 
 
 @pytest.fixture
@@ -33,11 +34,11 @@ def end(request, arrays):
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        ("", r"^the compiler crashed \(signal 6\)$"),
-        ("LLVM ERROR: no", r"^the compiler crashed \(signal 6\): LLVM ERROR: no$"),
+        ("", rf"^the compiler crashed \({ABORTED}\)$"),
+        ("LLVM ERROR: no", rf"^the compiler crashed \({ABORTED}\): LLVM ERROR: no$"),
         ("slow", r"^the compiler took longer than 2 s$"),
         ("refused", r"^failed to legalize$"),
-        ("std::bad_alloc", r"^the compiler crashed \(signal 6\): std::bad_alloc$"),
+        ("std::bad_alloc", rf"^the compiler crashed \({ABORTED}\): std::bad_alloc$"),
     ],
 )
 def test_what_ends_a_compiler_is_told_in_one_line(request_, reason, monkeypatch):

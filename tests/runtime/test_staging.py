@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from faults.test_file_systems import mounted
+from mounts import mounted
 from runtime_models import TEXTS, adapter_feeds, bundle_of, original, parse, random, session_on
 
 import onnxfold

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from faults.test_file_systems import mounted
+from mounts import mounted
 from runtime_models import bundle_of, decoder_feeds, options, original, random
 
 from onnxfold.runtime.sessions.cache import FoldCache, Folded

@@ -3,7 +3,6 @@
 import copy
 import functools
 import operator
-import os
 from pathlib import Path
 
 import numpy as np
@@ -192,10 +191,6 @@ def write(path, model: onnx.ModelProto, **kwargs):
 def run(path) -> np.ndarray:
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return session.run(None, {"x": X})[0]
-
-
-def files(folder) -> list[str]:
-    return sorted(os.listdir(folder))
 
 
 def weight(path, name: str = "w") -> np.ndarray:

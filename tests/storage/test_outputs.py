@@ -8,7 +8,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 from faults.test_changing_sources import files as content
-from storage_models import files, linear, run, write
+from folders import names_in
+from storage_models import linear, run, write
 
 import onnxfold
 from onnxfold.ir import storage
@@ -97,4 +98,4 @@ def test_in_place_they_are_replaced_together(folder, load) -> None:
         )
         storage.save(model, target, external_data="w.data")
     assert (run(path) == expected).all()
-    assert files(folder) == ["hard.model", "m.model", "soft.data", "soft.model", "w.data"]
+    assert names_in(folder) == ["hard.model", "m.model", "soft.data", "soft.model", "w.data"]

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from faults.kills import finish, forked
-from storage_models import files, linear, run, streamed, write
+from folders import names_in
+from storage_models import linear, run, streamed, write
 
 from onnxfold.ir import storage
 from onnxfold.support.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
@@ -22,7 +22,7 @@ from onnxfold.support.errors import ExternalDataError, ModelError, OnnxFoldError
 def test_failure_leaves_the_old_model(tmp_path, external_data: bool) -> None:
     path = write(tmp_path / "m.onnx", linear())
     storage.save(storage.load(path), path, external_data=external_data)
-    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    before = {name: (tmp_path / name).read_bytes() for name in names_in(tmp_path)}
     model = streamed(rows=4096, fail_at=5 << 20)
     s = model.graph.initializers["s"].const_value
     with pytest.raises(RuntimeError, match="no value"):
@@ -38,7 +38,7 @@ def test_failure_leaves_the_old_model(tmp_path, external_data: bool) -> None:
 
     with pytest.raises(Stop):
         storage.save(streamed(), path, external_data=external_data, progress=interrupt)
-    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+    assert {name: (tmp_path / name).read_bytes() for name in names_in(tmp_path)} == before
 
 
 def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeypatch) -> None:
@@ -80,7 +80,7 @@ def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeyp
                 seen.add(np.array_equal(now, new))
                 storage.save(model, path)
                 np.testing.assert_array_equal(run(path), new)
-                assert files(tmp_path) == ["m.onnx", "m.onnx.data"]
+                assert names_in(tmp_path) == ["m.onnx", "m.onnx.data"]
                 if calls <= step:
                     break
             else:
@@ -96,7 +96,7 @@ def test_external_data_that_went_away(tmp_path) -> None:
         storage.save(model, tmp_path / "o.onnx")
     with pytest.raises(ModelError):
         storage.load(path)
-    assert files(tmp_path) == ["gone.bin", "m.onnx"]
+    assert names_in(tmp_path) == ["gone.bin", "m.onnx"]
 
 
 def test_errors_name_the_path(tmp_path) -> None:
@@ -108,11 +108,11 @@ def test_errors_name_the_path(tmp_path) -> None:
     for name in ("a/b", "..", "", "m.onnx", "/x"):
         with pytest.raises(UsageError):
             storage.save(model, tmp_path / "m.onnx", external_data=name)
-    assert files(tmp_path) == []
+    assert names_in(tmp_path) == []
     model.graph.inputs[0].name = None
     with pytest.raises(ModelError):
         storage.save(model, tmp_path / "m.onnx")
-    assert files(tmp_path) == []
+    assert names_in(tmp_path) == []
 
 
 def test_no_permission() -> None:
@@ -125,6 +125,7 @@ def test_no_permission() -> None:
 
 def test_full_disk(tmp_path) -> None:
     """A limit on the length of files stands in for a full disk: the same path through the code."""
+    resource = pytest.importorskip("resource")
     path = write(tmp_path / "m.onnx", linear())
     before = path.read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -135,7 +136,7 @@ def test_full_disk(tmp_path) -> None:
                 storage.save(streamed(), path, external_data=external_data)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert files(tmp_path) == ["m.onnx"] and path.read_bytes() == before
+    assert names_in(tmp_path) == ["m.onnx"] and path.read_bytes() == before
 
 
 def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
@@ -147,7 +148,7 @@ def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
     for name in others:
         (tmp_path / name).write_bytes(b"of another target")
     storage.save(storage.load(path), path)
-    assert files(tmp_path) == sorted([*others, "m.onnx"])
+    assert names_in(tmp_path) == sorted([*others, "m.onnx"])
 
 
 def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> int:

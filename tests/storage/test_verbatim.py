@@ -5,8 +5,9 @@ import sys
 
 import onnx
 import pytest
+from folders import names_in
 from processes import python
-from storage_models import everything, files, linear, sparse, tensor, write
+from storage_models import everything, linear, sparse, tensor, write
 
 from onnxfold.ir import storage
 from onnxfold.ir.storage import VerbatimModel
@@ -56,11 +57,11 @@ def test_data_files(tmp_path, where: str, share: bool) -> None:
     if target == source or (share and target.parent == tmp_path):
         after = onnx.load(target, load_external_data=False)
         assert after.graph.initializer[0] == before[0].graph.initializer[0]
-        assert files(tmp_path) == sorted({"in.bin", "in.onnx", target.name})
+        assert names_in(tmp_path) == sorted({"in.bin", "in.onnx", target.name})
         assert report.bytes_total == target.stat().st_size
         assert report.bytes_shared == sum(map(len, contents.values()))
     else:
-        assert files(target.parent) == sorted(
+        assert names_in(target.parent) == sorted(
             {"out.onnx", "out.onnx.data", *(["in.bin", "in.onnx"] if where == "out.onnx" else [])}
         )
         assert report.bytes_total == sum(
@@ -78,7 +79,7 @@ def test_a_file_that_is_in_use_is_not_replaced(tmp_path) -> None:
         file.write(b"more")
     with pytest.raises(ModelError, match="was changed by another program"):
         verbatim.save(source)
-    assert files(tmp_path) == ["in.bin", "in.onnx"]
+    assert names_in(tmp_path) == ["in.bin", "in.onnx"]
 
 
 CODE = """

@@ -24,7 +24,7 @@ from onnxfold.runtime.backends.targets import NATIVE, check_targets, compiler_cp
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.errors import option as option_name
-from onnxfold.support.system import memory_of_the_machine
+from onnxfold.support.system import exit_description, is_crash, memory_of_the_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -366,8 +366,9 @@ def memory_limit() -> int:
 
 def ending(code: int, text: str) -> str:
     """Return a description of a program's exit code (-n or 128 + n for signal n) and output."""
-    number = -code if code < 0 else code - 128
-    how = f"crashed (signal {number})" if number > 0 else f"failed (exit code {code})"
+    if 128 < code < 256:  # a shell or a container reports signal n as 128 + n
+        code = 128 - code
+    how = f"{'crashed' if is_crash(code) else 'failed'} ({exit_description(code)})"
     return f"{how}: {reason_in(text)}".removesuffix(": ")
 
 

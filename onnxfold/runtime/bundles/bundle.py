@@ -317,7 +317,7 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
                     _sync(staged, [staged / name for name in _names_in(staged)])
                 files.rename_folder(str(staged), str(folder / COMMITTED))
             finally:
-                shutil.rmtree(staged, ignore_errors=True)
+                files.remove_folder(str(staged))
             if fsync:
                 system.sync_folder(str(folder))
             _finish(folder, fsync=fsync)

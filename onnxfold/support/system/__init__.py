@@ -56,6 +56,8 @@ from onnxfold.support.system.memory import (
 from onnxfold.support.system.processes import (
     call_at_forks,
     end_group,
+    exit_description,
+    is_crash,
     lower_priority,
     request_end_of_own_group,
     start_group,
@@ -79,6 +81,8 @@ __all__ = [
     "cpu_levels",
     "create_file",
     "end_group",
+    "exit_description",
+    "is_crash",
     "limited",
     "load_library",
     "lower_priority",

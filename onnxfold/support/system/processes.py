@@ -13,6 +13,37 @@ if TYPE_CHECKING:
     import subprocess
 
 
+# In ntstatus.h of Windows. `abort` ends a process in the same way as an overrun of a buffer.
+_WINDOWS_CRASHES = {
+    0xC0000005: "access violation",
+    0xC0000017: "out of memory",
+    0xC000001D: "illegal instruction",
+    0xC0000094: "integer division by zero",
+    0xC00000FD: "stack overflow",
+    0xC0000135: "a library is missing",
+    0xC0000374: "heap corruption",
+    0xC0000409: "aborted",
+}
+
+_WINDOWS_ERRORS = 0xC0000000
+"""The smallest exit code of a crash on Windows. Exit codes of other systems are below 256."""
+
+
+def is_crash(code: int) -> bool:
+    """Return whether the exit code of a process (-n for signal n) is that of a crash."""
+    return code < 0 or code >= _WINDOWS_ERRORS
+
+
+def exit_description(code: int) -> str:
+    """Return a description of the exit code of a process, which is -n for signal n."""
+    if code < 0:
+        return f"signal {-code}"
+    if code < _WINDOWS_ERRORS:
+        return f"exit code {code}"
+    reason = _WINDOWS_CRASHES.get(code)
+    return f"exit code 0x{code:08X}" + (f", {reason}" if reason else "")
+
+
 def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a process that leads its own group of processes.
 

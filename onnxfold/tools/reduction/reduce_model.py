@@ -23,6 +23,7 @@ from onnxfold.ir.storage import PathLike
 from onnxfold.ir.storage.save import real_target
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
+from onnxfold.support.system import exit_description
 from onnxfold.support.tables import Printable, Table
 from onnxfold.tools.comparison.dims import distinct_sizes, symbols_of
 from onnxfold.tools.comparison.feeds import Feeds, given_feeds
@@ -234,10 +235,8 @@ class _Runs:
             end = f"takes longer than {self.timeout:g} s"
         elif failure.kind != "ended":
             raise UsageError(f"{subject} cannot be run: {failure}") from failure
-        elif failure.code < 0:
-            end = f"ends with signal {-failure.code}"
         else:
-            end = f"ends with exit code {failure.code}"
+            end = f"ends with {exit_description(failure.code)}"
         return _Failure(end, f"{subject} {end}")
 
 

@@ -86,8 +86,8 @@ def test_it_can_be_ended_at_any_moment(tool, seconds):
     assert not running(tool)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_its_caller(tool, tmp_path, number):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+def test_it_ends_with_its_caller(tool, tmp_path, name):
     program = (
         "from onnxfold.runtime.backends.base import work_folder\n"
         "from onnxfold.runtime.backends.onnx_mlir import find_tool\n"
@@ -99,7 +99,7 @@ def test_it_ends_with_its_caller(tool, tmp_path, number):
     while not running(tool) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert running(tool)
-    process.send_signal(number)
+    process.send_signal(getattr(signal, name))
     process.wait()
     while running(tool) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Engine, build
+from processes import ABORTED, ACCESS_VIOLATION
 from runtime_models import (
     adapter_feeds,
     assert_runs,
@@ -228,9 +229,9 @@ WRONG = """
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("abort();", r"^the kernel crashed \(signal 6\)$"),
-        ("assert(!given);", r"^the kernel crashed \(signal 6\): Assertion `!given' failed.$"),
-        ("raise(SIGSEGV); return NULL;", r"crashed \(signal 11\)"),
+        ("abort();", rf"^the kernel crashed \({ABORTED}\)$"),
+        ("assert(!given);", rf"^the kernel crashed \({ABORTED}\): Assertion `!given' failed.$"),
+        ("raise(SIGSEGV); return NULL;", rf"crashed \({ACCESS_VIOLATION}\)"),
         ("errno = EPERM; return NULL;", "failed: Operation not permitted"),
         ("return omTensorListCreate(NULL, 0);", "it has 0 results, not 1"),
         (WRONG, "its results are wrong"),
@@ -297,7 +298,7 @@ def test_a_compiler_that_dies_says_why(compiler, tmp_path):
         model, tmp_path, "r", backend="onnx-mlir", backend_options=["--verifyInputTensors=true"]
     )
     assert bundle.manifest.kernels[0].reason == (
-        "onnx-mlir crashed (signal 6): "
+        f"onnx-mlir crashed ({ABORTED}): "
         'Assertion `array && "failed to parse the signature"\' failed.'
     )
 

@@ -1,0 +1,41 @@
+"""Names of files in folders where Windows keeps replaced files that are mapped."""
+
+import gc
+import os
+from pathlib import Path
+
+from onnxfold.ir.storage.tensors import _MappedFiles
+from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import CAN_REMOVE_OPEN_FILES
+
+
+def names_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the sorted names in a folder.
+
+    Replaced files that this process maps are not included. Only Windows has them: they are removed
+    when their models are destroyed.
+    """
+    end_unused_mappings()
+    return sorted(name for name in os.listdir(folder) if not is_kept(Path(folder, name)))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the content of the files in and below a folder; see `names_in`."""
+    end_unused_mappings()
+    paths = [path for path in folder.rglob("*") if path.is_file() and not is_kept(path)]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def end_unused_mappings() -> None:
+    """Destroy models that nothing uses on Windows, which does not remove their files before."""
+    if not CAN_REMOVE_OPEN_FILES:
+        gc.collect()
+
+
+def is_kept(path: Path) -> bool:
+    """Return whether a path is that of a replaced file that this process maps."""
+    if CAN_REMOVE_OPEN_FILES or path.suffix != ".tmp":
+        return False
+    status = path.stat()
+    mapped = {file.key[:2] for file in THIS_PROCESS.shared(_MappedFiles).all}
+    return (status.st_dev, status.st_ino) in mapped

@@ -36,7 +36,7 @@ from onnxfold.support.onnxruntime_sessions import (
     write_optimized,
 )
 from onnxfold.support.system import cpu_features
-from onnxfold.support.user_caches import bytes_allowed, put, touch, user_folder
+from onnxfold.support.user_caches import bytes_allowed, make_folder, put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -185,7 +185,7 @@ def kept_model(
         return None
     target["entry"] = hash_of(key, target["digest"] if names else link.stem)
     entry = cache / target["entry"]
-    os.makedirs(cache, mode=0o700, exist_ok=True)
+    make_folder(cache)
     files.remove_leftovers(str(cache))
     with files.locked(str(entry)):
         if recorded(entry / RECORD) is None:

@@ -13,6 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
+from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.files import locked, remove, rename_folder, temporary_path
 
 logger = logging.getLogger("onnxfold")
@@ -29,6 +30,20 @@ def user_folder(name: str) -> Path:
     # Absolute parts replace the parts before them. Without a home folder, the path is below
     # os.devnull, where no folder can be created.
     return Path(os.devnull, os.path.expanduser("~"), ".cache", cache_home, "onnxfold", name)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder of `user_folder` if it does not exist.
+
+    Raises:
+        OnnxFoldError: It cannot be created: there is no home folder, or it is read-only.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"the cache folder cannot be created: {error.strerror}"
+        remedy = "set XDG_CACHE_HOME to a folder that you can write to"
+        raise OnnxFoldError(f"{reason}; {remedy}", file=folder) from error
 
 
 def bytes_allowed(variable: str, default: int) -> int:

@@ -8,6 +8,7 @@ POSIX_ONLY = {
     "tests/faults/test_kills.py": "forks, and sends POSIX signals",
     "tests/isolated/test_forks.py": "forks",
     "tests/isolated/test_isolated.py::test_everything_ends_with_the_caller": SIGNALS,
+    "tests/packaging/test_read_only.py": "removes the permission to write to folders",
     "tests/portability/test_simulations.py": "simulates other systems itself",
     "tests/runtime/onnx_mlir/test_container.py::test_it_ends_with_its_caller": SIGNALS,
     "tests/runtime/test_forked_sessions.py": "forks",

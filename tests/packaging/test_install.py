@@ -3,6 +3,8 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,14 @@ LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycach
 PROBE = """
 import importlib.metadata, importlib.resources, onnxfold, onnxfold.cli, onnxfold.rules
 assert onnxfold.cli.main(["--version"]) == 0
-page = importlib.resources.files("onnxfold") / "report" / "page" / "assets"
+page = importlib.resources.files("onnxfold") / "tools" / "report" / "page" / "assets"
 assert all((page / name).is_file() for name in ("page.html", "vendor/dagre.min.js"))
 print(onnxfold.rules.__file__)
 print([str(f) for f in importlib.metadata.files("onnxfold") if f.name == "LICENSE"])
 """
+
+MOST_BYTES = 1 << 20
+"""Of the wheel, which has 750 kB: the largest files are two scripts for the HTML page."""
 
 pytestmark = pytest.mark.slow
 
@@ -41,10 +46,15 @@ def run(*command: object, **how: object) -> str:
     return result.stdout
 
 
+def new_environment(folder: Path) -> Path:
+    """Create a virtual environment and return the folder of its programs."""
+    run(sys.executable, "-m", "venv", folder / "venv")
+    return folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+
+
 def probe(folder: Path, *what: object) -> str:
     """Installs into a new virtual environment, without dependencies but click, and imports."""
-    run(sys.executable, "-m", "venv", folder / "venv")
-    python = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    python = new_environment(folder) / "python"
     run(python, "-m", "pip", "install", "--quiet", "click")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", *what)
     return run(python, "-I", "-c", PROBE)
@@ -55,6 +65,40 @@ def test_wheel(built, tmp_path):
     shown = probe(tmp_path, wheel)
     assert "site-packages" in shown
     assert "LICENSE" in shown
+
+
+def test_the_wheel_contains_the_package_and_nothing_else(source, built):
+    (wheel,) = built.glob("*.whl")
+    assert wheel.stat().st_size < MOST_BYTES
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        text = archive.read(metadata).decode()
+    packaged = {path for path in (source / "onnxfold").rglob("*") if path.is_file()}
+    expected = {path.relative_to(source).as_posix() for path in packaged}
+    rules = source / "rules"
+    expected |= {f"onnxfold/rules/{path.name}" for path in rules.iterdir() if path.is_file()}
+    information = metadata.removesuffix("METADATA")
+    assert {name for name in names if not name.startswith(information)} == expected
+
+    described = Parser().parsestr(text)
+    assert described["Name"] == "onnxfold"
+    assert described["License-Expression"] == "Apache-2.0"
+    assert described["Description-Content-Type"] == "text/markdown"
+    assert described.get_payload().strip() == (source / "README.md").read_text().strip()
+    assert f"{information}licenses/LICENSE" in names
+
+
+def test_the_wheel_runs_in_an_empty_environment(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    programs = new_environment(tmp_path)
+    run(programs / "python", "-m", "pip", "install", "--quiet", wheel)
+    shutil.copy(ROOT / "models" / "swin.onnx", tmp_path)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = {"cwd": tmp_path, "env": environment}
+    command = ("optimize", "swin.onnx", "-o", "small.onnx", "--check", "1")
+    assert "equal bit for bit" in run(programs / "onnxfold", *command, **options)
+    assert f"installation        {tmp_path}" in run(programs / "onnxfold", "doctor", **options)
 
 
 def test_sdist(built, tmp_path):

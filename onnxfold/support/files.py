@@ -292,7 +292,7 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
                 try:
                     remove_folder(path)
                 finally:  # a signal may interrupt the removal
-                    remove_folder(path)
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def folder_of(owner: object, purpose: str) -> str:

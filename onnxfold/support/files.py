@@ -243,7 +243,7 @@ def rename_folder(folder: str, path: str) -> None:
 
     On Windows, this fails if a file in the folder is in use.
     """
-    _end_unused_mappings()
+    end_unused_mappings()
     os.rename(folder, path)
 
 
@@ -251,11 +251,11 @@ def remove_folder(path: str) -> None:
     """Remove a folder with its contents, ignoring errors."""
     shutil.rmtree(path, ignore_errors=True)
     if not CAN_REMOVE_OPEN_FILES and os.path.lexists(path):
-        _end_unused_mappings()
+        end_unused_mappings()
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _end_unused_mappings() -> None:
+def end_unused_mappings() -> None:
     """Collect garbage on Windows, which does not remove files that are mapped.
 
     Unused models and graphs are reference cycles, which keep their files mapped until then.
@@ -281,6 +281,8 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
     owner = os.getpid()
     parent = os.path.realpath(parent or tempfile.gettempdir())
     _remove_scratch(parent, purpose)
+    in_use = THIS_PROCESS.shared(_FoldersInUse)
+    in_use.remove_unused()
     target = os.path.join(parent, f"{purpose}-{secrets.token_hex(4)}")
     with _held(prefix(target) + _LOCK, is_new=True):
         path = temporary_path(target)
@@ -293,6 +295,22 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
                     remove_folder(path)
                 finally:  # a signal may interrupt the removal
                     shutil.rmtree(path, ignore_errors=True)
+                if os.path.lexists(path):
+                    in_use.add(path)
+
+
+class _FoldersInUse(set[str]):
+    """Scratch folders with files that this process still maps, which Windows does not remove.
+
+    If the process ends, the next process with the same purpose and parent removes them.
+    """
+
+    def remove_unused(self) -> None:
+        """Remove the folders whose files are not mapped any more."""
+        for path in tuple(self):
+            shutil.rmtree(path, ignore_errors=True)
+            if not os.path.lexists(path):
+                self.discard(path)
 
 
 def folder_of(owner: object, purpose: str) -> str:

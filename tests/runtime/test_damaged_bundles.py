@@ -128,10 +128,10 @@ def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
     rng = np.random.default_rng(0)
     tried = []
     worker = Worker(Path(__file__).stem)
-    try:
-        for k in range(count):
-            with tempfile.TemporaryDirectory() as scratch:
-                folder = Path(scratch) / "bundle"
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            for k in range(count):
+                folder = Path(scratch) / f"bundle{k}"
                 shutil.copytree(bundle, folder)
                 kind = KINDS[k % len(KINDS)]
                 what = damage(folder, kind, rng)
@@ -140,8 +140,8 @@ def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
                 except (Died, RuntimeError) as error:
                     found = str(error)
                 tried.append((kind, what, found))
-    finally:
-        worker.stop()
+        finally:
+            worker.stop()  # it may have mapped files of the folders
     return tried
 
 

@@ -272,10 +272,13 @@ class _FoldStore:
             touch(path)
             return folded
         except (OnnxFoldError, OSError) as error:
-            if os.path.lexists(path):  # otherwise another process has just removed it
-                logger.warning("%s is removed: %s", path, error)
-                shutil.rmtree(path)
-            return None
+            reason = str(error)
+        # The exception refers to mapped files of the folder, which Windows does not remove.
+        if os.path.lexists(path):  # otherwise another process has just removed it
+            logger.warning("%s is removed: %s", path, reason)
+            files.end_unused_mappings()
+            shutil.rmtree(path)
+        return None
 
     def _kept(self, path: str, made: Folded) -> Folded:
         """Write tensors to a folder; the same tensors in its pages, or ``made`` if that fails."""

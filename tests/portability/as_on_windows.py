@@ -266,6 +266,13 @@ class Process(psutil.Process):
             rss=own.rss, vms=own.vms, private=own.rss - own.shared, peak_wset=peak
         )
 
+    def children(self, recursive: bool = False) -> list[Any]:
+        found = []
+        for process in super().children(recursive):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                found.append(Process(process.pid))
+        return found
+
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
     """A process in a group of its own gets no signals of the terminal. Crashes are exit codes."""

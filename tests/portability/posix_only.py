@@ -22,6 +22,8 @@ POSIX_ONLY = {
     "tests/packaging/test_read_only.py": "removes the permission to write to folders",
     "tests/portability/test_simulations.py": "simulates other systems itself",
     "tests/runtime/onnx_mlir/test_container.py": CONTAINERS,
+    "tests/runtime/onnx_mlir/test_double.py::test_by_a_container_it_is_the_same": CONTAINERS,
+    "tests/runtime/onnx_mlir/test_double.py::test_stages_need_a_compiler": CONTAINERS,
     "tests/runtime/onnx_mlir/test_tool.py": CONTAINERS,
     "tests/runtime/test_forked_sessions.py": "forks",
     "tests/runtime/test_kernel_cache.py::test_a_cache_that_nobody_may_write_to_is_read": MODES,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from folders import names_in
 
 from onnxfold.cli import main
 from onnxfold.ir import storage
@@ -45,15 +46,15 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def optimize(capsys, *words: str, fails: str = "") -> None:
     """Run the command; it succeeds, or fails with one printable line that holds ``fails``."""
-    before = set(os.listdir())
+    before = names_in(".")
     code = main(["optimize", "-q", *words])
     error = capsys.readouterr().err
     assert code == (2 if fails else 0), error
     assert error.count("\n") == bool(fails) and fails in error and "bug" not in error
     assert error.removesuffix("\n").isprintable()
     if fails:
-        assert set(os.listdir()) == before
-    assert not [name for name in os.listdir() if "onnxfold-" in name]
+        assert names_in(".") == before
+    assert not [name for name in names_in(".") if "onnxfold-" in name]
 
 
 @pytest.mark.parametrize("name", [os.fsdecode(name) for name in NAMES])

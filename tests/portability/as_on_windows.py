@@ -20,6 +20,7 @@ import fcntl
 import io
 import mmap
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -315,6 +316,8 @@ VIEWS: dict[str, types.ModuleType] = {
     "_ctypes": types.SimpleNamespace(FreeLibrary=__import__("_ctypes").dlclose),
 }
 
+_, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
 signal.signal(signal.SIGIO, signal.SIG_IGN)  # another process opens a file with a lease
 subprocess.Popen = Popen  # type: ignore[misc]
 os.unlink = removing(os.unlink)

@@ -1,40 +1,58 @@
 """The tests that are skipped on Windows, and where Windows is simulated, with the reasons."""
 
 CONTAINERS = "onnx-mlir's containers run on Linux only"
+FILES_IN_USE = "replaces or removes files that are in use"
+FORKS = "forks"
+KINDS = "creates a kind of file that Windows lacks"
 MODES = "changes permissions of POSIX"
 SIGNALS = "sends POSIX signals"
 
+CHANGES = "tests/faults/test_changing_sources.py"
+FILE_SYSTEMS = "tests/faults/test_file_systems.py"
 ISOLATED = "tests/isolated/test_isolated.py"
+NAMES = "tests/faults/test_names_and_kinds.py"
+ONNX_MLIR = "tests/runtime/onnx_mlir"
 
 POSIX_ONLY = {
     "tests/cli/test_processes.py::test_signals": SIGNALS,
     "tests/cli/test_processes.py::test_what_is_ignored_stays_ignored": SIGNALS,
+    f"{CHANGES}::test_no_output_is_made_of_it[replace]": FILES_IN_USE,
+    f"{CHANGES}::test_what_another_program_replaces": FILES_IN_USE,
+    f"{CHANGES}::test_what_is_removed_can_still_be_read": FILES_IN_USE,
+    f"{FILE_SYSTEMS}::test_several_processes_and_one_output": FORKS,
+    f"{FILE_SYSTEMS}::test_several_processes_in_place": FORKS,
     "tests/faults/test_kills.py": "forks, and sends POSIX signals",
-    "tests/isolated/test_forks.py": "forks",
-    f"{ISOLATED}::test_everything_ends_with_the_caller": SIGNALS,
+    f"{NAMES}::test_kinds[device]": KINDS,
+    f"{NAMES}::test_kinds[fifo]": KINDS,
+    f"{NAMES}::test_kinds[loop]": KINDS,
+    f"{NAMES}::test_kinds[socket]": KINDS,
+    "tests/isolated/test_forks.py": FORKS,
     f"{ISOLATED}::test_a_command_that_takes_too_long_is_asked_to_end_first": SIGNALS,
     f"{ISOLATED}::test_a_function_that_is_ended_can_clean_up": (
         "Windows does not interrupt a thread that sleeps"
     ),
+    f"{ISOLATED}::test_everything_ends_with_the_caller": SIGNALS,
     f"{ISOLATED}::test_what_a_command_has_started_ends_with_it": (
         "Windows has no groups of processes"
     ),
-    "tests/packaging/test_read_only.py": "removes the permission to write to folders",
+    "tests/packaging/test_read_only.py": MODES,
     "tests/portability/test_simulations.py": "simulates other systems itself",
-    "tests/runtime/onnx_mlir/test_container.py": CONTAINERS,
-    "tests/runtime/onnx_mlir/test_double.py::test_by_a_container_it_is_the_same": CONTAINERS,
-    "tests/runtime/onnx_mlir/test_double.py::test_stages_need_a_compiler": CONTAINERS,
-    "tests/runtime/onnx_mlir/test_tool.py": CONTAINERS,
-    "tests/runtime/test_forked_sessions.py": "forks",
+    f"{ONNX_MLIR}/test_container.py": CONTAINERS,
+    f"{ONNX_MLIR}/test_double.py::test_by_a_container_it_is_the_same": CONTAINERS,
+    f"{ONNX_MLIR}/test_double.py::test_stages_need_a_compiler": CONTAINERS,
+    f"{ONNX_MLIR}/test_tool.py": CONTAINERS,
+    "tests/runtime/test_forked_sessions.py": FORKS,
     "tests/runtime/test_kernel_cache.py::test_a_cache_that_nobody_may_write_to_is_read": MODES,
     "tests/runtime/test_store.py::test_a_folder_that_others_may_write_to_is_refused": MODES,
     "tests/storage/test_save.py::test_modes": MODES,
-    "tests/storage/test_save_failures.py::test_kill_at_every_rename": "forks",
+    "tests/storage/test_save_failures.py::test_kill_at_every_rename": FORKS,
 }
-"""Reasons by module, or by module and function."""
+"""Reasons by module, by module and function, or by one parameter of a function."""
 
 
 def posix_only(node_id: str) -> str | None:
     """Return the reason to skip a module or test; None if it runs on Windows."""
-    name = node_id.partition("[")[0]
-    return POSIX_ONLY.get(name) or POSIX_ONLY.get(name.partition("::")[0])
+    function, _, parameters = node_id.partition("[")
+    names = [function.partition("::")[0], function]
+    names += [f"{function}[{parameter}]" for parameter in parameters.rstrip("]").split("-")]
+    return next((POSIX_ONLY[name] for name in names if name in POSIX_ONLY), None)

@@ -85,7 +85,10 @@ def test_the_wheel_contains_the_package_and_nothing_else(source, built):
     assert described["Name"] == "onnxfold"
     assert described["License-Expression"] == "Apache-2.0"
     assert described["Description-Content-Type"] == "text/markdown"
-    assert described.get_payload().strip() == (source / "README.md").read_text().strip()
+    assert (
+        described.get_payload().strip()
+        == (source / "README.md").read_text(encoding="utf-8").strip()
+    )
     assert f"{information}licenses/LICENSE" in names
 
 

@@ -26,6 +26,7 @@ POSIX_ONLY = {
     f"{NAMES}::test_kinds[fifo]": KINDS,
     f"{NAMES}::test_kinds[loop]": KINDS,
     f"{NAMES}::test_kinds[socket]": KINDS,
+    f"{NAMES}::test_many_data_files": "limits the number of open files",
     "tests/isolated/test_forks.py": FORKS,
     f"{ISOLATED}::test_a_command_that_takes_too_long_is_asked_to_end_first": SIGNALS,
     f"{ISOLATED}::test_a_function_that_is_ended_can_clean_up": (

@@ -22,7 +22,7 @@ def swin(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swin")
     page = folder / "page.json"
     report = onnxfold.optimize_file(SWIN, folder / "out.onnx", check=1, report=page)
-    return report, json.loads(page.read_text())
+    return report, json.loads(page.read_text(encoding="utf-8"))
 
 
 def test_all_nodes_are_there_with_what_became_of_them(swin):
@@ -71,7 +71,7 @@ def test_freeing_nothing_takes_at_least_what_was_held(tmp_path):
     page = tmp_path / "page.json"
     source = SWIN.parent / "lora" / "dynamo.onnx"
     report = onnxfold.optimize_file(source, tmp_path / "out.onnx", report=page)
-    points = json.loads(page.read_text())["memory"]["points"]
+    points = json.loads(page.read_text(encoding="utf-8"))["memory"]["points"]
     assert report.pool["peak_bytes"] == max(live for _, live, _ in points) > 0
     assert all(live <= unfreed for _, live, unfreed in points)
 
@@ -117,7 +117,7 @@ def test_the_run_is_the_same_with_a_page(tmp_path, swin):
 def test_a_large_model_is_cut_and_the_page_says_so(tmp_path):
     scalar_chain(tmp_path / "in.onnx", 2000)
     onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "p.html")
-    text = (tmp_path / "p.html").read_text()
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert len(text) < 5_000_000
     before, after = data_of(text)["graphs"]
     assert (before["total"], len(before["nodes"]), before["left_out"]) == (6000, 5000, 1000)
@@ -159,9 +159,9 @@ def test_names_are_data(tmp_path):
     assert main(["optimize", str(SWIN), *arguments[1:], "--report", str(tmp_path / "p.html")]) == 0
     found = Elements()
     usual = Elements()
-    text = (tmp_path / "hostile.html").read_text()
+    text = (tmp_path / "hostile.html").read_text(encoding="utf-8")
     found.feed(text)
-    usual.feed((tmp_path / "p.html").read_text())
+    usual.feed((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert found.tags == usual.tags
     block = text.partition('type="application/json">')[2].partition("</script>")[0]
     assert not set("<>&\u2028") & set(block)

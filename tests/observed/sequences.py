@@ -244,7 +244,7 @@ class Sequence:
             "scale": (4, self.change_scale),
             "wrong": (4, self.run_wrongly),
             "threads": (0.5, self.run_threads),
-            "fork": (0.5, self.run_fork),
+            "fork": (0.5 if hasattr(os, "fork") else 0.0, self.run_fork),
             "wait": (4, lambda: self.session.wait_for_runtime_constants(20)),
         }
         shares = np.array([share for share, _ in actions.values()])

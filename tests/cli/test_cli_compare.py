@@ -46,7 +46,7 @@ def test_bench_of_models_side_by_side(run, done, swin, tiny, tmp_path):
     assert [line.split()[0] for line in lines[2:4]] == ["swin", "folded"]
     assert "1 thread" in lines[0] and "all threads" not in lines[0]
     assert "com.microsoft::SkipLayerNormalization" in result.out
-    assert any(line.startswith("Reshape ") and " ms in " in line for line in lines)
+    assert any(" ms in " in line for line in lines)  # the ops depend on the version of onnxruntime
     document = json.loads(run("bench", tiny, tiny, *few[3:], "--json").out)
     assert [each["nodes"] for each in document["models"]] == [1, 1]
     assert document["rounds"] == 1 and document["providers"] == ["CPUExecutionProvider"]

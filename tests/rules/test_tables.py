@@ -20,10 +20,14 @@ FAULTY = (
     "conv_of_conv",
     "convolution_shifted",
     "expected_value",
+    "layer_normalization",
     "lstm_",
     "product_scaled",
+    "reduction_of_one_element",
     "rotary_of_rows",
+    "rows_by_root_mean_square",
     "unsqueeze_of_reduced",
+    "zero_before_function",
 )
 RULES = [rule for found in builtin_rule_sets() for rule in found]
 TABLES = sorted(Path(__file__).parent.glob("*.txt"))
@@ -38,7 +42,7 @@ CHANGES, SEED = (int(os.environ.get(name, n)) for name, n in (("CHANGES", 4), ("
 @pytest.mark.parametrize("case", CASES, ids=[Path(c.example.place).name for c in CASES])
 def test_row(case):
     if OLD_ONNXRUNTIME and any(rule.name.startswith(FAULTY) for rule in case.rules):
-        pytest.skip("onnxruntime 1.23 fails on some: without elements, with doubles, or padded")
+        pytest.skip("onnxruntime 1.23 fails on some: with few elements, with doubles, or padded")
     check(case, CHANGES, SEED)
 
 

@@ -25,7 +25,7 @@ from onnxfold.ir.storage import ModelLike, PathLike
 from onnxfold.passes.cleanups import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
+from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_not_compiled
 from onnxfold.runtime.backends.compilation import compile_kernels, dump_stages
 from onnxfold.runtime.bundles.bundle import Bundle, check_source, hash_model, open_bundle, replacing
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle
@@ -111,7 +111,7 @@ def split(
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
             _compile(bundle, backend, arguments, progress)
             left = _reasons_without_kernel(manifest, backend, strict=strict_backend)
-            report_rest(backend, left, len(manifest.components), strict_backend)
+            report_not_compiled(backend, left, len(manifest.components), strict_backend)
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)

@@ -261,7 +261,7 @@ def test_the_source_is_left_alone(decoder, tmp_path):
         ({"nominal": {"batch": "x"}}, "must be int, got 'x'"),
         ({"nominal": {"btch": 3}}, "has a dimension 'btch'; did you mean 'batch'"),
         ({"fold_at": "never"}, "fold_at must be"),
-        ({"backend": "gpu"}, "there is no backend 'gpu'"),
+        ({"backend": "gpu"}, "no backend has the name 'gpu'"),
         ({"speed": 3}, "unknown option 'speed'"),
     ],
 )

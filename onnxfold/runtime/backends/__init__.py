@@ -1,1 +1,1 @@
-"""Who runs runtime_fold: onnxruntime always, and kernels that compilers made of parts of it."""
+"""Backends for runtime_fold: onnxruntime, and compilers of kernels for parts of it."""

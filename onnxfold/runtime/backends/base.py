@@ -1,7 +1,7 @@
-"""The interface of backends, a registry of built-in and external ones, and what they share.
+"""The interface of backends, the registry of backends, and shared functions.
 
-A backend compiles a model of a few nodes to a kernel, or gives the reason why it cannot. Compilers
-and kernels run in other processes at first, as they may crash or hang.
+A backend compiles a model of a few nodes to a kernel, or returns the reason why it cannot.
+Compilers and the first runs of kernels are in other processes, because they may crash or hang.
 """
 
 from __future__ import annotations
@@ -43,25 +43,29 @@ FUNCTION = "fold"
 logger = logging.getLogger("onnxfold")
 
 _GROUP = "onnxfold.backends"
-_OURS = {
+_BUILT_IN = {
     "iree": "onnxfold.runtime.backends.iree:Iree",
     "onnx-mlir": "onnxfold.runtime.backends.onnx_mlir:OnnxMlir",
 }
-"""Classes by name."""
+"""Built-in backends: classes by name."""
 
 NOT_COMPILING = ("auto", "onnxruntime")
-"""Names that select no particular compiler."""
+"""Names that do not select one compiler."""
 
-NAMES = ("auto", *_OURS, "onnxruntime")
+NAMES = ("auto", *_BUILT_IN, "onnxruntime")
 
-_LEAST_FREE = 1 << 16
-"""Bytes of temporary files below which a message of a compiler may be lost."""
+_MIN_FREE_BYTES = 1 << 16
+"""Minimum free space for temporary files. With less, the message of a compiler may be lost."""
 
-_TELLING = re.compile(
+_ERROR_LINE = re.compile(
     "error|assertion|unreachable|terminate called"
     "|no space left|quota exceeded|out of memory|bad_alloc|cannot allocate",
     re.IGNORECASE,
 )
+
+
+_MAX_MESSAGE = 200
+"""Maximum number of characters in the message of a compiler."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,13 @@ class Backend(Protocol):
         """Return the reasons why the model cannot be compiled; empty if it can."""
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return what a kernel for a model (given its hash) depends on: the version or image of the
-        compiler, which must not be missing, the machine, and flags.
+        """Return the cache key of a kernel for a model.
+
+        The key contains the hash of the model, the version or image of the compiler, the machine
+        and the flags. The compiler must be installed.
+
+        Args:
+            graph: The hash of the model.
         """
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
@@ -169,21 +178,21 @@ def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], b
     ``takes`` returns whether the backend supports the type of an input or output.
     """
     reasons = [
-        f"{backend} does not know {node.domain}::{node.op_type}"
+        f"{backend} does not support {node.domain}::{node.op_type}"
         for node in model.graph
         if node.domain not in ("", "ai.onnx")
     ]
     for value in (*model.graph.inputs, *model.graph.outputs):
         if not takes(value):
             name = "None" if value.dtype is None else value.dtype.name.lower()
-            reasons.append(f"{backend} takes no {name} ({value.name})")
+            reasons.append(f"{backend} does not support {name}, the type of {value.name!r}")
     return list(dict.fromkeys(reasons))
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
-    """Return a compiler's flags, where a user's options replace flags of the same name."""
-    given = {_name_of(option) for option in options}
-    return [*(flag for flag in flags if _name_of(flag) not in given), *options]
+    """Return a compiler's flags. A user's options replace flags of the same name."""
+    replaced = {_name_of(option) for option in options}
+    return [*(flag for flag in flags if _name_of(flag) not in replaced), *options]
 
 
 def name_of_option(option: str) -> str:
@@ -192,12 +201,12 @@ def name_of_option(option: str) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown option: the nearest known one, if any is near.
+    """Return the end of a message about an unknown option, with the nearest known option if any.
 
     Names are without dashes.
     """
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean '--{near[0]}'?" if near else ""
+    nearest = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean '--{nearest[0]}'?" if nearest else ""
 
 
 def _name_of(flag: str) -> str:
@@ -233,12 +242,12 @@ def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Back
     It compiles for ``target``, see `onnxfold.runtime.backends.targets`.
     """
     target_cpu = compiler_cpu(target)
-    ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
+    built_in = [metadata.EntryPoint(name, place, _GROUP) for name, place in _BUILT_IN.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
-    known = {entry.name: entry for entry in (*ours, *others)}
+    known = {entry.name: entry for entry in (*built_in, *others)}
     if name not in known:
         names = ", ".join(dict.fromkeys((*NAMES, *known)))
-        raise UsageError(f"there is no backend {name!r}; there are {names}")
+        raise UsageError(f"no backend has the name {name!r}; the backends are {names}")
     try:
         kind = known[name].load()
         takes_options = bool(inspect.signature(kind).parameters)
@@ -252,7 +261,7 @@ def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Back
     except Exception as error:  # any exception of an external module
         raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
     if options and not takes:
-        raise UsageError(f"the backend {name!r} takes no options")
+        raise UsageError(f"the backend {name!r} does not accept options")
     if target_cpu is not None and target_option is None:
         option = option_name("target_cpu")
         raise UsageError(f"{option}: the backend {name!r} does not support it; leave it out")
@@ -261,7 +270,7 @@ def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Back
 
 def first_installed() -> str | None:
     """Return the name of the first built-in backend with a compiler here; None without any."""
-    return next((name for name in _OURS if create(name).missing() is None), None)
+    return next((name for name in _BUILT_IN if create(name).missing() is None), None)
 
 
 def check_name(
@@ -280,8 +289,8 @@ def check_name(
             option = option_name("target_cpu")
             raise UsageError(f"{option}: onnxruntime compiles no kernels; choose iree or onnx-mlir")
     if backend in NOT_COMPILING and (strict or options):
-        what = "there is no backend to insist on" if strict else "options are for one compiler"
-        raise UsageError(f"{what}: choose iree or onnx-mlir")
+        problem = "strict mode requires a compiler" if strict else "options are for one compiler"
+        raise UsageError(f"{problem}: choose iree or onnx-mlir")
     for option in options:
         if not option.startswith("-"):
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
@@ -292,7 +301,10 @@ def check_name(
 
 
 def check_options(backend: Backend, options: Sequence[str]) -> None:
-    """Raise a UsageError for an option that the compiler does not have, if it can be asked."""
+    """Raise a UsageError for an option that the compiler does not have.
+
+    Options are not checked if the compiler is missing or cannot list its options.
+    """
     unknown_options = getattr(backend, "unknown_options", None)
     if not options or unknown_options is None or backend.missing() is not None:
         return
@@ -305,20 +317,33 @@ def check_options(backend: Backend, options: Sequence[str]) -> None:
         raise UsageError(f"{option}: {backend.name} has no such option{suggested}")
 
 
-def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:
-    """Warn about components that stay with onnxruntime; raise an error in strict mode.
+def report_not_compiled(
+    backend: str, not_compiled: Mapping[str, str], count: int, strict: bool
+) -> None:
+    """Warn about components that onnxruntime runs instead of a backend.
 
-    ``left`` has the reasons by the name of the first tensor, ``count`` is the number of all.
+    Args:
+        backend: The name of the backend.
+        not_compiled: The reasons, by the name of the first output of the component.
+        count: The number of all components.
+        strict: Whether to raise an error instead.
+
+    Raises:
+        OnnxFoldError: A component is not compiled, in strict mode.
     """
-    if not left or backend in NOT_COMPILING:
+    if not not_compiled or backend in NOT_COMPILING:
         return
     names: dict[str, list[str]] = {}
-    for name, reason in left.items():
+    for name, reason in not_compiled.items():
         names.setdefault(reason, []).append(name)
     reasons = "; ".join(f"{', '.join(some)}: {reason}" for reason, some in names.items())
     if strict:
-        raise OnnxFoldError(f"{backend} does not run {len(left)} of {count} components: {reasons}")
-    logger.warning("%s runs %d of %d components: %s", backend, count - len(left), count, reasons)
+        raise OnnxFoldError(
+            f"{backend} does not run {len(not_compiled)} of {count} components: {reasons}"
+        )
+    logger.warning(
+        "%s runs %d of %d components: %s", backend, count - len(not_compiled), count, reasons
+    )
 
 
 @contextlib.contextmanager
@@ -332,18 +357,18 @@ def work_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def limits(seconds: float, what: str = "the compiler") -> Iterator[dict[str, Any]]:
+def limits(seconds: float, program: str = "the compiler") -> Iterator[dict[str, Any]]:
     """Provide limits for `isolated.run` and `run_command`; a failure raises a CompileError."""
     try:
         yield {"seconds": seconds, "memory": memory_limit()}
     except isolated.Failure as failure:
         if failure.kind == "late":
-            raise CompileError(f"{what} took longer than {seconds:g} s") from failure
+            raise CompileError(f"{program} took longer than {seconds:g} s") from failure
         if failure.kind == "ended":
             how = ending(failure.code, failure.output)
             if not failure.output.strip() and _is_full():
                 how += f": no space left on device: {tempfile.gettempdir()}"
-            raise CompileError(f"{what} {how}") from failure
+            raise CompileError(f"{program} {how}") from failure
         reason = reason_in(f"{failure}\n{failure.output}")
         raise CompileError(reason or failure.kind) from failure
 
@@ -351,10 +376,10 @@ def limits(seconds: float, what: str = "the compiler") -> Iterator[dict[str, Any
 def _is_full() -> bool:
     """Return whether the file system of temporary files is full.
 
-    The output of a compiler is written there, so that the compiler cannot report it.
+    The output of a compiler is written there, so the compiler cannot report this error.
     """
     try:
-        return shutil.disk_usage(tempfile.gettempdir()).free < _LEAST_FREE
+        return shutil.disk_usage(tempfile.gettempdir()).free < _MIN_FREE_BYTES
     except OSError:
         return True
 
@@ -375,10 +400,10 @@ def ending(code: int, text: str) -> str:
 def reason_in(text: str) -> str:
     """Return the error line of a program's output, or its first line."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return one_line(next(filter(_TELLING.search, lines), *lines[:1] or [""]))
+    return one_line(next(filter(_ERROR_LINE.search, lines), *lines[:1] or [""]))
 
 
 def one_line(text: str) -> str:
-    """Return a message without line breaks and file positions, shortened to 200 characters."""
+    """Return a message without line breaks and file positions, shortened to `_MAX_MESSAGE`."""
     text = re.sub(r"^.*?(error:\s*|(?=Assertion ))", "", " ".join(text.split()))
-    return text if len(text) <= 200 else text[:197] + "..."
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."

@@ -256,8 +256,10 @@ def _checked(
 
 
 def kernel_name(key: Mapping[str, str]) -> str:
-    """Return a name for what a kernel was made of and for, and for what checked and timed it: 32
-    hexadecimal digits.
+    """Return the name of a cached kernel: 32 hexadecimal digits.
+
+    It depends on the source and the target of the kernel, and on the versions of onnxfold and
+    onnxruntime that checked and timed it.
     """
     known = dict(key) | {name: metadata.version(name) for name in ("onnxfold", "onnxruntime")}
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
@@ -269,9 +271,10 @@ def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def take_kernel(name: str, folder: Path) -> Kernel | None:
-    """Copy a cached kernel into a bundle's folder; return None if that is not possible.
+    """Copy a cached kernel into a bundle's folder.
 
-    A damaged one is removed.
+    Returns:
+        The kernel, or None if it cannot be copied. A damaged kernel is removed.
     """
     entry = kernel_folder() / name
     try:
@@ -280,26 +283,29 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
             raise ValueError("it has no description")
         kernel = Kernel.from_dict(unsealed(document))
         if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
-            raise ValueError("it has files that are none of a kernel")
+            raise ValueError("a file is not in the folder of kernels")
         (folder / KERNELS).mkdir(parents=True, exist_ok=True)
-        for file in kernel.files:  # what is in use is replaced, never written to
+        for file in kernel.files:  # never write to a file that is in use, but replace it
             with files.replacing(str(folder / file)) as copy:
                 copy.write((entry / os.path.basename(file)).read_bytes())
         if hashes_of(kernel.files, folder) != kernel.hashes:
-            raise ValueError("a file is another than that which was made")
+            raise ValueError("a file was changed")
     except OSError as error:
-        logger.debug("the kernel %s is not taken: %s", name, error)
+        logger.debug("the cached kernel %s cannot be read: %s", name, error)
         return None
     except (ValueError, TypeError, RecursionError) as error:
         forget_kernel(name)
-        logger.info("the kernel %s is damaged, and removed: %s", name, error)
+        logger.info("the cached kernel %s is damaged and was removed: %s", name, error)
         return None
     touch(entry)
     return kernel
 
 
 def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
-    """Keep a kernel instead of an older one; that the cache cannot be written is no failure."""
+    """Write a kernel into the cache, instead of an older one.
+
+    Ignore a cache that cannot be written.
+    """
     cache = kernel_folder()
     limit = bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)
     try:
@@ -313,14 +319,14 @@ def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
                 shutil.copyfile(folder / file, os.path.join(new, os.path.basename(file)))
             put(new, str(cache / name), limit)
     except OSError as failure:
-        logger.info("the kernel is not kept: %s", failure)
+        logger.info("the kernel is not cached: %s", failure)
 
 
 def forget_kernel(name: str) -> None:
-    """Remove a kernel."""
+    """Remove a kernel from the cache."""
     shutil.rmtree(kernel_folder() / name, ignore_errors=True)
 
 
 def kernel_folder() -> Path:
-    """Return the folder where kernels are kept."""
+    """Return the folder of cached kernels."""
     return user_folder(KERNELS)

@@ -1,14 +1,15 @@
-"""A component of a runtime_fold, as a model that MLIR compilers lower well, and its demands.
+"""A component of runtime_fold as a model for MLIR compilers, and the requirements of its inputs.
 
-Ops that compilers lower badly, or not at all, are rewritten in simpler ops. Every rewrite computes
-the same numbers, or computes them more accurately.
+Ops that compilers lower badly, or not at all, are replaced by simpler ops. Every replacement
+computes the same numbers, or computes them more accurately.
 
-Compiled code does not check its operands: with sizes or indices that do not fit, it reads memory
-outside of them. So a component is compiled only if it is proved that nothing in it can fail
-(`analysis.failures`). Sizes of inputs that must be equal for that get one name or a number here,
-and callers must pass such inputs. Equations between two different expressions are not solved. For
-an op whose definition does not state which sizes must be equal, all operands must have constant
-sizes: one trial run of the kernel then shows that they fit.
+Compiled code does not check its operands. With incompatible sizes or indices, it reads memory
+outside of them. So a component is compiled only if no op in it can fail, as `analysis.failures`
+proves. The proof may require that sizes of inputs are equal. Such sizes get the same name, or a
+number, and callers must pass inputs with these sizes. Equations between two different expressions
+are not solved. If the definition of an op does not state which sizes must be equal, all its
+operands must have constant sizes. A trial run of the kernel then shows that the sizes are
+compatible.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.splitting.parts import nodes_behind, operands_of, part_of
 from onnxfold.support.forks import cached_property
 
-# Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
-# their count, and what can be a shape or an index by its bytes. Others are inputs of it: weights,
-# so that one kernel does for all layers, and tables, of which a compiler would make much code.
-_MOST_NUMBERS = 16
-_MOST_BYTES = 1 << 16
+# Largest constants that become part of a kernel: a few numbers, such as exponents, limits and
+# scales of an image, and possible shapes and indices. Other constants are inputs of the kernel:
+# weights, because all layers can then share one kernel, and tables, because compilers would
+# generate much code.
+_MAX_NUMBERS = 16
+_MAX_INDEX_BYTES = 1 << 16
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -61,16 +63,18 @@ _Sizes = list[int | str | None]
 
 
 class Component:
-    """A part of runtime_fold that shares no node with the rest, as a model of its own.
+    """A part of runtime_fold, as a separate model, that has no nodes in common with other parts.
 
     Attributes:
-        dtypes: Of the outputs, as NumPy calls them.
-        original: As it is in runtime_fold, without default values: a kernel is given every input.
-        model: What is compiled.
-        weights: Names of the weights that the kernel is given behind the inputs.
-        content: The serialized model that is compiled: the same for components that differ in
-            names and in these weights only.
-        demands: What its inputs must be, or why it is not compiled.
+        dtypes: The NumPy names of the dtypes of the outputs.
+        original: The unchanged nodes of runtime_fold. Inputs have no default values, because
+        callers
+            pass all inputs to a kernel.
+        model: The model to compile.
+        weights: Names of the weights that follow the inputs in calls of the kernel.
+        content: The serialized model to compile. It is equal for components that differ only in
+            names and in these weights.
+        demands: The requirements of the inputs, or the reason why the component is not compiled.
     """
 
     def __init__(self, fold: ir.Model, outputs: Sequence[str]) -> None:
@@ -90,16 +94,19 @@ class Component:
         return demands(self.original)
 
 
-_MOST_SHARE = 0.7  # of the work of onnxruntime, in a kernel that `auto` compiles
-_LEAST_SAVED = 4 << 20  # bytes that it saves: about half a millisecond
+# Maximum estimated work of a kernel that `auto` compiles, relative to the work of onnxruntime.
+_MAX_WORK_RATIO = 0.7
+# Minimum work that such a kernel saves, in bytes: about half a millisecond.
+_MIN_SAVED = 4 << 20
 
 
 def reasons_not_to_compile(
     fold: ir.Model, components: Sequence[Sequence[str]], nominal: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the reasons why kernels are unlikely to pay, by the first output of the component.
+    """Return the reasons why kernels are unlikely to be faster, by the component's first output.
 
-    A kernel is timed before it is used, so a wrong estimate costs a compilation, or a saving.
+    A kernel is timed before it is used. So a wrong estimate causes a useless compilation or misses
+    a faster kernel.
     """
     sizes = NominalSizes(ModelFacts(fold, runtime_constants=fold.graph.inputs), nominal)
     made = {v.name: v for v in fold.graph.outputs}
@@ -107,18 +114,18 @@ def reasons_not_to_compile(
     for names in components:
         outputs = [made[name] for name in names]
         single, fused = work_fused(*nodes_behind(outputs), outputs, sizes)
-        if not fused <= _MOST_SHARE * single < math.inf:
-            reasons[names[0]] = "a kernel would hardly be faster: there is too little to fuse"
-        elif single - fused < _LEAST_SAVED:
-            reasons[names[0]] = "it is too small for a kernel to pay"
+        if not fused <= _MAX_WORK_RATIO * single < math.inf:
+            reasons[names[0]] = "a kernel is unlikely to be faster, because it can fuse little"
+        elif single - fused < _MIN_SAVED:
+            reasons[names[0]] = "it is too small to gain from a kernel"
     return reasons
 
 
 def canonical(model: ir.Model) -> bytes:
-    """Serialize a model without what is not computed with: names, texts, metadata.
+    """Serialize a model without data that do not affect the results: names, texts and metadata.
 
-    Values and symbolic dimensions are called by the order in which they appear. So what is compiled
-    for one layer of a model is found again for the next one.
+    Values and symbolic dimensions are numbered in the order in which they appear. So the kernel of
+    one layer of a model is reused for the next layer.
     """
     clone = model.clone()
     common.ClearMetadataAndDocStringPass()(clone)
@@ -306,23 +313,23 @@ def is_weight(tensor: ir.TensorProtocol) -> bool:
     """Return whether a constant becomes an input of a kernel."""
     if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
         return False
-    return tensor.size > _MOST_NUMBERS and (
-        tensor.dtype not in _INDICES or tensor.nbytes > _MOST_BYTES
+    return tensor.size > _MAX_NUMBERS and (
+        tensor.dtype not in _INDICES or tensor.nbytes > _MAX_INDEX_BYTES
     )
 
 
 class Demands(NamedTuple):
-    """What the inputs of a component must be.
+    """The requirements of the inputs of a component.
 
     Attributes:
-        inputs: Their types; sizes of the same name must be the same.
-        reason: Why it may fail on inputs of such types; None if it can be compiled.
+        inputs: Their types. Sizes with the same name must be equal.
+        reason: The reason why the component may fail on such inputs; None if it can be compiled.
         memory: The bytes of all values of the component, as in a `Kernel`.
     """
 
     inputs: list[TensorInfo]
     reason: str | None
-    memory: list[list[int | str]] = []  # noqa: RUF012  a tuple's fields are never changed
+    memory: list[list[int | str]] = []  # noqa: RUF012  the default value is never changed
 
     @property
     def sizes(self) -> list[str]:
@@ -331,16 +338,16 @@ class Demands(NamedTuple):
 
 
 def demands(model: ir.Model) -> Demands:
-    """Find out what the inputs of a component must be."""
+    """Return the requirements of the inputs of a component."""
     sizes: dict[ir.Value, _Sizes] = {}
     for value in model.graph.inputs:
         if value.shape is None:
-            return Demands([], f"the rank of {value.name!r} is not known")
+            return Demands([], f"the rank of {value.name!r} is unknown")
         dims = [d if isinstance(d, int) else name_of(d) for d in value.shape]
         sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
     facts = ModelFacts(model, runtime_constants=())
     while True:
-        # weights are inputs of kernels; trying the kernel shows that other constants are right
+        # Weights are inputs of kernels. The trial run of the kernel checks all other constants.
         failures = Failures(facts, sizes, lambda tensor: not is_weight(tensor))
         found = (_reason(node, failures) for node in model.graph.all_nodes())
         reason = failures.reason or next(filter(None, found), None)
@@ -359,14 +366,14 @@ def demands(model: ir.Model) -> Demands:
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
-    """Return the bytes of all values; a size computed by a division counts as what is divided."""
+    """Return the bytes of all values. A size computed by a division counts as the dividend."""
     algebra = failures.algebra
     counts: dict[tuple[str, ...], int] = {}
     nodes = model.graph.all_nodes()
     for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs if v.name)):
         fact = failures.fact(value)
         assert fact.shape is not None and fact.dtype is not None
-        # half precision is computed in float32: a copy before an op, and one behind it
+        # Ops in half precision are computed in float32, with a copy of each operand and result.
         width = 10 if fact.dtype in _HALF else max(fact.dtype.bitwidth // 8, 1)
         for monomial, count in terms_of(algebra.product(fact.shape)):
             names = tuple(sorted(name for k in monomial for name in _names(algebra, k)))
@@ -375,7 +382,7 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
 
 
 def _names(algebra: Algebra, index: int) -> set[str]:
-    """Return the names of the sizes that an atom is made of."""
+    """Return the names of the sizes in an atom."""
     atom = algebra.atoms[index]
     if atom.op == "symbol":
         return {str(atom.args[0])}
@@ -389,7 +396,7 @@ def _reason(node: ir.Node, failures: Failures) -> str | None:
 
 
 def _equal_sizes(failures: Failures) -> tuple[str, str | int] | None:
-    """Return a name of the inputs' sizes, and the size that must be the same, if there is one."""
+    """Return the name of a size of the inputs and the size that it must equal; None without any."""
     for pair in failures.unequal:
         one, other = (n if isinstance(n, int) else failures.algebra.name_of(n) for n in pair)
         if one is not None and isinstance(other, str):

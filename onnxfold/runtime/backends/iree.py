@@ -60,19 +60,19 @@ FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
     "--iree-input-type=onnx",
-    # the default computes float64 as float32
+    # By default, float64 is computed as float32.
     "--iree-input-demote-f64-to-f32=false",
-    # O2 without data tiling makes products slower than no optimization
+    # Matrix products at O2 without data tiling are slower than without optimization.
     "--iree-opt-level=O2",
     _TILING,
     _WIDE,
 )
-# Threads compute a few blocks of whole rows each: blocks of 64 x 64 elements, the default, take up
-# to twice as long.
+# Each thread computes a few blocks of whole rows. The default blocks of 64 x 64 elements take up to
+# twice as long.
 _BLOCK = "--iree-llvmcpu-distribution-size"
 _THREADS = "--iree-llvmcpu-number-of-threads"
 _OF_PROCESS = ("--iree-opt-level",)
-"""Options of a session that are set for the process: in a session, the level holds in part."""
+"""Options that are set for the whole process, because a session applies the level only in part."""
 _OPTION_IN_HELP = re.compile(r"^ +--?([A-Za-z0-9][\w.-]*)", re.MULTILINE)
 _PRINT_OPTIONS = """
 from iree.compiler.api import _initializeGlobalCL
@@ -82,15 +82,15 @@ _initializeGlobalCL("iree", "--help-hidden")
 _SECONDS_TO_LIST = 30.0
 
 _DEVICE = "local-task"
-# reuses the memory of earlier results, as long as these and what is in use take less than 2 GiB
+# Reuse the memory of earlier results. Free and used memory together are limited to 2 GiB.
 _ALLOCATOR = "caching:device_local=*;2gib;256"
-_ALIGNMENT = 64  # of operands on their own memory
+_ALIGNMENT = 64  # bytes, of operands that IREE reads in place
 _LOW = 64  # elements
-_LITTLE = 1 << 17  # bytes that are copied faster than memory is shared
+_LITTLE = 1 << 17  # bytes; smaller operands are copied, because sharing memory takes longer
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
-"""Ops that IREE miscompiles for some values, Range of constants excepted. It rejects ops that it
-cannot lower.
+"""Ops that IREE miscompiles for some values, except for Range of constants. IREE itself rejects ops
+that it cannot lower.
 """
 
 
@@ -124,7 +124,7 @@ class Iree:
             if node.op_type in DENIED
             and not (node.op_type == "Range" and fixed.issuperset(node.inputs))
         )
-        reasons = [f"IREE does not run {op}" for op in denied]
+        reasons = [f"IREE miscompiles {op} for some values" for op in denied]
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 
     def key_of(self, graph: str) -> dict[str, str]:
@@ -380,7 +380,7 @@ def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
 
     `_ALLOCATING` must be among the phases.
     """
-    from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
+    from iree.compiler.api.ctypes_dl import _dylib as library  # the Python API has no phases
 
     pointer = ctypes.c_void_p(invocation._inv_p)
     start = "start"
@@ -388,7 +388,7 @@ def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
         library.ireeCompilerInvocationSetCompileFromPhase(pointer, start.encode())
         library.ireeCompilerInvocationSetCompileToPhase(pointer, phase.encode())
         if not invocation.execute():
-            raise CompileError("IREE refuses the model")
+            raise CompileError("IREE rejects the model")
         if phase == _ALLOCATING:
             _allocate_at_once(invocation.export_module())
         yield phase
@@ -396,7 +396,7 @@ def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
 
 
 def _allocate_at_once(module: Any) -> None:
-    """Take memory from the device's allocator: the pool of its queue loses what is freed."""
+    """Allocate memory from the device, because the pool of its queue leaks freed memory."""
     from iree.compiler import ir
 
     found: Any = []
@@ -414,8 +414,9 @@ def _allocate_at_once(module: Any) -> None:
 
 
 def _has_low_rank(graph: Any) -> bool:
-    """Return whether all products sum over few elements, as those of adapters, whose rank may be
-    dynamic: they are fused with what follows unless they are tiled.
+    """Return whether all products sum over few elements, such as the rank of an adapter.
+
+    The rank may be dynamic. Such products are fused with the following ops unless they are tiled.
     """
     shapes = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
     factors = [shapes.get(n.input[0]) for n in graph.node if n.op_type in ("Gemm", "MatMul")]

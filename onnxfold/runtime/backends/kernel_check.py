@@ -28,14 +28,23 @@ from onnxfold.tools.comparison.result import Distance, Tolerance, distance, is_f
 from onnxfold.tools.comparison.runners import open_runner
 from onnxfold.tools.comparison.tolerances import TOLERANCES, Noise
 
-_ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
-_SHORT = 3  # instead where inputs would be large, and in some draws
-_TIMES_LARGER = 16  # in the second draw, of a size that the caller does not name
-_MANY = 1 << 21  # elements
-_MOST_BYTES = 1 << 28  # of all values of the second draw
-_MOST_DRAWN = 1 << 30  # of those of all draws; the first two are made in any case
-_FEW = 1 << 12  # numbers: so few are drawn several times, as one NaN may or may not matter
-_MOST_TIMES = 5
+# Size of the first symbolic dimension in most draws. Each further dimension is larger by 1.
+_ODD = 17
+# Size of symbolic dimensions in some draws, and in all draws whose inputs would be large otherwise.
+_SHORT = 3
+# Factor of the sizes in the second draw for which the caller gives no nominal size.
+_TIMES_LARGER = 16
+# Total elements from which inputs are large.
+_MANY = 1 << 21
+# Maximum bytes of all values in the second draw.
+_MAX_BYTES = 1 << 28
+# Maximum bytes of all values in all draws, except for the first two draws.
+_MAX_DRAWN_BYTES = 1 << 30
+# Inputs of at most this many numbers are drawn several times: a single NaN may have no effect.
+_FEW = 1 << 12
+_REPEATS = 5
+# Factor of the repeats for inputs that contain a single NaN.
+_REPEATS_OF_ONE_NAN = 4
 _LARGE = "large sizes"
 
 
@@ -56,11 +65,11 @@ class Draw(NamedTuple):
 
 
 def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
-    """Make inputs of all kinds that can make a difference: of values, and of sizes.
+    """Make inputs with all kinds of values and sizes that can change the behavior of a kernel.
 
-    Symbolic dimensions have nominal sizes in the first draw; others are 1 for a batch and 64. In
-    the second draw, these others are 16 times as large but for the batch, where all values together
-    take no more than 256 MB then.
+    In the first draw, symbolic dimensions have nominal sizes. Without one, a batch has the size 1
+    and any other dimension 64. In the second draw, these other dimensions are 16 times as large,
+    unless all values together exceed 256 MB.
     """
     takes = needs.inputs
     usual = usual_sizes(needs.sizes, nominal, NOMINAL)
@@ -72,22 +81,25 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
     odd = {name: _SHORT if is_many else _ODD + k for k, name in enumerate(usual)}
     short = dict.fromkeys(usual, _SHORT)
     wanted = [(USUAL.name, [USUAL], usual)]
-    if large != usual and nbytes_at(needs.memory, large) <= _MOST_BYTES:
+    if large != usual and nbytes_at(needs.memory, large) <= _MAX_BYTES:
         wanted.append((_LARGE, [USUAL], large))
     wanted += [(kind.name, [kind], odd) for kind in KINDS[1:]]
     if usual:
         wanted.append(("sizes of 1", [USUAL], dict.fromkeys(usual, 1)))
         wanted.append((f"sizes of {min(odd.values())}", [USUAL], odd))
-        # what does not fill a register of the processor is computed by other code
+        # Kernels compute rows shorter than a SIMD register by other code.
         wanted += [(f"{kind.name}, in threes", [kind], short) for kind in NAN]
     if len(inputs) > 1:
-        for k in range(1, len(KINDS)):  # each input another kind
+        for k in range(1, len(KINDS)):  # a different kind for each input
             kinds = [KINDS[(k * j + j // 2) % len(KINDS)] for j in range(1, 2 * len(inputs), 2)]
             wanted.append(("; ".join(dict.fromkeys(kind.name for kind in kinds)), kinds, odd))
     rng = np.random.default_rng(0)
     made: list[Draw] = []
     for name, kinds, sizes in wanted:
-        for _ in range(_MOST_TIMES * (1 + 3 * (kinds == [NAN[-1]]))):
+        repeats = _REPEATS
+        if kinds == [NAN[-1]]:
+            repeats *= _REPEATS_OF_ONE_NAN
+        for _ in range(repeats):
             arrays = [
                 _array(rng, value, info, kinds[k % len(kinds)], sizes)
                 for k, (value, info) in enumerate(zip(inputs, takes, strict=True))
@@ -95,7 +107,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
             made.append(Draw(name, arrays))
             if len(kinds) > 1 or sum(array.size for array in arrays) > _FEW:
                 break
-        if len(made) > 1 and (len(made) + 1) * nbytes_at(needs.memory, sizes) > _MOST_DRAWN:
+        if len(made) > 1 and (len(made) + 1) * nbytes_at(needs.memory, sizes) > _MAX_DRAWN_BYTES:
             break
     return made
 
@@ -117,7 +129,7 @@ def _array(
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype is None or dtype.numpy().kind not in "iufV":
-        raise CompileError(f"the check makes no numbers of {info.dtype} for {info.name!r}")
+        raise CompileError(f"the check cannot generate {info.dtype} for {info.name!r}")
     if not dtype.is_integer():
         return random_floats(rng, dtype, shape, kind.floats)
     least, end = integer_range(dtype) if info.rows is None else (-info.rows, info.rows)
@@ -135,10 +147,13 @@ def _array(
 def check_kernel(
     kernel: Kernel, folder: Path, model: ir.Model, inputs: Sequence[Draw], *, seconds: float
 ) -> tuple[float, Times]:
-    """Compare a kernel with onnxruntime, which runs the same model, in another process.
+    """Compare a kernel with onnxruntime on the same model, in another process.
 
-    Both are timed for the draws of usual and large sizes. Returns the largest error, and the times
-    for the sizes at which the kernel is slowest relative to onnxruntime.
+    Both are timed for the draws of usual and large sizes.
+
+    Returns:
+        The largest error, and the times for the sizes at which the kernel is slowest relative to
+        onnxruntime.
     """
     timed = 1 + any(draw.name == _LARGE for draw in inputs)
     weights = weights_of(model.graph.initializers, kernel.weights)
@@ -150,7 +165,7 @@ def check_kernel(
     values = (*graph.inputs, *(v for node in graph for v in node.outputs))
     kinds = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
     fewest = max(kinds, key=TOLERANCES.__getitem__, default=None)
-    least = None if fewest is None else fewest.numpy().name  # with the fewest digits
+    least = None if fewest is None else fewest.numpy().name
     with work_folder() as scratch:
         file = scratch / "model.onnx"  # weights are copied from file to file
         storage.save(model, file, external_data=True, fsync=False)
@@ -177,11 +192,17 @@ def largest_error(
     allowed: Callable[[Callable[[Mapping[str, Any]], bool]], Mapping[str, Any]],
     least: str | None = None,
 ) -> float:
-    """Return the largest error of what a kernel made of a draw, relative to what onnxruntime made.
+    """Return the largest error of a kernel's results, relative to onnxruntime's.
 
-    ``allowed`` returns what elements may be apart in any case, by name, with its last argument:
-    `Noise.allowed`. ``least`` is the type with the fewest digits of all values of the model, see
-    `error_of`.
+    Args:
+        draw: The inputs.
+        results: The results of the kernel.
+        wanted: The results of onnxruntime by name.
+        allowed: Returns the allowed absolute differences by name, see `Noise.allowed`.
+        least: The float type with the fewest digits among all values of the model, see `error_of`.
+
+    Raises:
+        CompileError: A result is outside of the tolerance.
     """
     largest = 0.0
 
@@ -194,13 +215,13 @@ def largest_error(
         made = errors(allowed(lambda atol: all(found.within for found, _ in errors(atol))))
     for got, want, (found, magnitude) in zip(results, wanted.values(), made, strict=True):
         if not found.within:
-            what = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"
+            problem = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"
             given, expected = (shaped(array.dtype.name, array.shape) for array in (got, want))
             if given != expected:
-                what = f"an output is {given}, expected {expected}"
+                problem = f"an output is {given}, expected {expected}"
             if found.nonfinite_mismatch:
-                what = "other NaN or infinities"
-            raise CompileError(f"its results are wrong: {what}, for {draw.name}")
+                problem = "different NaN or infinities"
+            raise CompileError(f"its results are wrong: {problem}, for {draw.name}")
         relative = found.max_abs_error / magnitude if magnitude else 0.0
         largest = max(largest, min(found.max_rel_error, relative))
     return largest
@@ -209,20 +230,21 @@ def largest_error(
 def error_of(
     got: Any, want: Any, least: str | None = None, atol: Any = 0.0
 ) -> tuple[Distance, float]:
-    """Return how far a result is from right, and the mean magnitude of its finite elements.
+    """Return the error of a result, and the mean magnitude of the expected finite elements.
 
-    Numbers are rounded to the type ``least`` before, and may be ``atol`` apart in any case.
+    Numbers are first rounded to the type ``least``. Absolute differences up to ``atol`` are
+    allowed.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Distance(want.size, math.inf, within=False), 0.0
     if not is_float(want.dtype):
         return distance(want, got, Tolerance()), 0.0
     if least is not None:
-        with np.errstate(all="ignore"):  # what the type has no number for
+        with np.errstate(all="ignore"):  # numbers outside of the range of the type
             got, want = got.astype(least), want.astype(least)
     wide = np.abs(want.astype(np.float64))
     magnitude = float(np.mean(wide, where=np.isfinite(wide))) if np.isfinite(wide).any() else 0.0
     rtol = TOLERANCES.get(ir.DataType.from_numpy(want.dtype), 0.0)
-    # below its smallest normal number, a type has fewer digits, and some code has none
+    # Subnormal numbers have fewer digits, and some code flushes them to zero.
     smallest = float(ml_dtypes.finfo(want.dtype).smallest_normal)  # type: ignore[no-untyped-call]
     return distance(want, got, Tolerance(rtol, np.maximum(atol, smallest))), magnitude

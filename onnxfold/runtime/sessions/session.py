@@ -17,7 +17,7 @@ import onnxruntime
 
 from onnxfold.api.options import SplitArguments
 from onnxfold.api.signatures import checked
-from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
+from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_not_compiled
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.bundle_text import bundle_text
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -132,7 +132,7 @@ class Session(Printable):
         if backend not in NOT_COMPILING:
             placements = self.placements()
             left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-            report_rest(backend, left, len(placements), strict_backend)
+            report_not_compiled(backend, left, len(placements), strict_backend)
 
     def _use(self, entry: Entry, folding: SessionFolding) -> None:
         """Run the two parts by these from now on; runtime_fold is opened at the first fold."""

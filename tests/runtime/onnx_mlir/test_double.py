@@ -380,6 +380,6 @@ def test_types_that_the_api_has_not(compiler):
     opened.graph.inputs[1].type = ir.TensorType(ir.DataType.STRING)
     opened.graph.node(0).domain = "com.example"
     assert OnnxMlir().supported(opened) == [
-        "onnx-mlir does not know com.example::Identity",
-        "onnx-mlir takes no string (i)",
+        "onnx-mlir does not support com.example::Identity",
+        "onnx-mlir does not support string, the type of 'i'",
     ]

@@ -92,7 +92,9 @@ def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
     feeds = {"x": random(9, 32), "length": np.array(9), "r": random(32)}
     placements = assert_runs(bundle, model, feeds, "onnxruntime", "iree", bound=1e-5)
     assert placements[0].reason == "IREE miscompiles Range for some values"
-    assert open_bundle(tmp_path).manifest.kernels[0].reason == "IREE miscompiles Range for some values"
+    assert (
+        open_bundle(tmp_path).manifest.kernels[0].reason == "IREE miscompiles Range for some values"
+    )
 
 
 def test_another_package_can_bring_a_backend(compiled, adapter, tmp_path):

@@ -1,1 +1,1 @@
-"""Running a split model like `onnxruntime.InferenceSession`, with what it folded in a cache."""
+"""Sessions that run a split model like `onnxruntime.InferenceSession`, and the fold cache."""

@@ -1,12 +1,13 @@
-"""Folded tensors by the content of what they were made of, bounded in bytes, shared by sessions.
+"""A cache of folded tensors, which sessions share. Its size in bytes is bounded.
 
-In a folder, all processes of a machine share them. The tensors of one key are the initializers of a
-model, in a folder of its own. That folder appears complete or not at all, is never written to
-again, and may be removed at any moment: a process that has mapped the tensors keeps their pages.
-The process that folds a key holds a lock, which others wait for; the system releases the lock of a
-process that dies, and the next process removes what that process had written.
+The keys are hashes of the contents from which the tensors are computed. With a folder, all
+processes of a machine share the tensors. The tensors of one key are the initializers of a model in
+a separate folder. A rename creates this folder in one step, and it does not change afterwards. It
+may be removed at any time, because a process that has mapped the tensors keeps their pages. The
+process that folds a key holds a lock, and other processes wait for it. The system releases the lock
+of a process that ends, and the next process removes the files of the incomplete fold.
 
-onnx-ir is imported only if there is such a folder.
+This module imports onnx-ir only if the cache has a folder.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from onnxfold.support.user_caches import put, touch
 logger = logging.getLogger("onnxfold")
 
 DEFAULT_BYTES = 1 << 30
-"""Bound of a cache that is not told another one."""
+"""Default bound of a cache."""
 
 _FORMAT = 3  # of the folder
 _MODEL = "folded.onnx"
@@ -46,7 +47,7 @@ _DIGEST = "sha256"
 
 @dataclass(frozen=True)
 class Folded:
-    """The results of one fold: onnxruntime's values by name, and the bytes that they take."""
+    """The results of one fold: onnxruntime's values by name, and their bytes."""
 
     values: Mapping[str, Any]
     nbytes: int
@@ -54,18 +55,18 @@ class Folded:
 
 @dataclass
 class CacheStatistics:
-    """What a cache did and holds, in this process.
+    """Counts and sizes of a cache in this process.
 
     Attributes:
-        hits: Requests for entries that exist, or that another thread or process makes meanwhile.
-        misses: Requests for entries that do not exist: folds, and waits for folds that failed.
-        waits: Those of either that waited for another thread or process.
-        evictions: Left out again to keep the bound.
-        too_large: Folded but never held, being larger than the bound.
-        entries: Held now.
-        bytes: Held now.
-        peak_bytes: Most that was held.
-        seconds: Spent on folding, on waiting for others, and on reading and writing files.
+        hits: Number of requests for entries that exist or that another thread or process computes.
+        misses: Number of requests for other entries: folds, and waits for folds that failed.
+        waits: Number of hits and misses that waited for another thread or process.
+        evictions: Number of entries that were removed to keep the bound.
+        too_large: Number of folds whose result exceeds the bound.
+        entries: Current number of entries.
+        bytes: Current size of the entries.
+        peak_bytes: Maximum size of the entries.
+        seconds: Time for folding, for waiting, and for reading and writing files.
     """
 
     hits: int = 0
@@ -80,22 +81,22 @@ class CacheStatistics:
 
 
 class FoldCache:
-    """A thread-safe cache: least recently used first out, each key made once at a time.
+    """A thread-safe LRU cache of folded tensors. One thread at a time computes a key.
 
-    What a handle holds stays alive after its eviction; it no longer counts here.
+    A handle keeps its tensors alive after their eviction. They no longer count in this cache.
 
-    With a folder, processes share what they fold: it is made once, by whoever asks first, written
-    there and mapped by all, so that it is in memory once. The folder may be used by any number of
-    processes of one user, which may end at any moment. What is read is verified, and only files
-    that other users cannot write to are read.
+    With a folder, processes share folded tensors. The first process that needs a key computes it
+    and writes it to the folder. All processes map the file, so the tensors are in memory once. Any
+    number of processes of one user may use the folder, and they may end at any time. Files are
+    verified when they are read. Files that other users can write to are not read.
 
     Args:
-        folder: A folder for all processes of a machine; without, nothing is shared or written.
-        max_bytes: Most bytes of folded tensors to hold, in this process and in the folder each.
+        folder: A folder for all processes of a machine; None to share and write nothing.
+        max_bytes: Maximum bytes of folded tensors, in this process and in the folder each.
 
     Raises:
-        UsageError: Others may write to the folder.
-        OnnxFoldError: The folder cannot be made.
+        UsageError: Other users may write to the folder.
+        OnnxFoldError: The folder cannot be created.
     """
 
     @checked
@@ -116,15 +117,15 @@ class FoldCache:
         forks.reset_after_fork(self, FoldCache._forget_threads)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
-        """Return what is held under the key; otherwise what ``make`` gives, called by one thread
-        only.
+        """Return the entry of a key, or the result of ``make``, which only one thread calls.
 
-        An exception of ``make`` reaches every thread that waits for it; the next one tries again.
+        Every thread that waits for ``make`` receives its exception. The next request calls it
+        again.
 
         Args:
             key: Equal for equal tensors. Processes share tensors whose keys have the same ``repr``.
                 A cache with `is_empty_forever` ignores the key.
-            make: Folds.
+            make: Computes the tensors.
         """
         if self.is_empty_forever:
             return self._made(make)

@@ -348,7 +348,7 @@ class SessionFolding:
 
     @cached_property
     def _model(self) -> ir.Model:
-        """The model runtime_fold, of which sessions for parts of groups are made."""
+        """The model runtime_fold, from which sessions for parts of groups are created."""
         return self.bundle.load(FOLD_FILE)
 
 
@@ -428,7 +428,7 @@ class CompileAhead:
         try:
             if not self._is_closed:
                 self.take(self._compiled())
-        except Exception as error:  # onnxruntime runs what it has run so far
+        except Exception as error:  # onnxruntime continues to run all components
             if not self._is_closed:
                 logger.warning("kernels are not compiled: %s", error)
                 reason = f"kernels were not compiled: {error}"

@@ -30,14 +30,17 @@ from onnxfold.support.tables import Printable, Table, bytes_text, count_text, fi
 
 logger = logging.getLogger("onnxfold")
 
-_MOST_SHOWN = 12  # names of tensors
+_MAX_SHOWN = 12  # names of tensors
 
 _SMALL = 1024
-"""Bytes up to which a tensor is stored in the model, where onnxruntime's optimizer reads it."""
+"""Maximum bytes of a tensor that is stored in the model.
+
+onnxruntime's optimizer reads only these.
+"""
 
 
 def check_feed(feed: object) -> None:
-    """Refuse what is no mapping of values by the names of inputs."""
+    """Raise a UsageError if a feed does not map names of inputs to values."""
     if not isinstance(feed, Mapping):
         raise UsageError(f"expected a mapping of inputs by name, got {type(feed).__name__}")
 
@@ -77,7 +80,7 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
         super().bind_ortvalue_input(name, ortvalue)
 
     def clear_binding_inputs(self) -> None:
-        """See onnxruntime; the inputs that the handle binds stay."""
+        """See onnxruntime. The inputs that the handle binds are kept."""
         super().clear_binding_inputs()
         for name, value in self._feeds.items():
             super().bind_ortvalue_input(name, value)
@@ -88,7 +91,7 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
 
 
 def _keeping(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtValue]:
-    """Have outputs keep what they may share memory with: weights, or inputs that are outputs."""
+    """Keep the owners of aliased memory, weights or inputs, alive as long as the outputs."""
     for value in values:
         value.owners = owners
     return values
@@ -170,7 +173,7 @@ class Handle(Printable):
     def _text_parts(self) -> Iterator[str | Table]:
         tensors = self.tensors()
         yield f"handle of {count_text(len(tensors), 'tensor')}, {bytes_text(self.nbytes)} folded"
-        yield first_of(list(tensors), _MOST_SHOWN)
+        yield first_of(list(tensors), _MAX_SHOWN)
 
 
 @dataclass(eq=False)

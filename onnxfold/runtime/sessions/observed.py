@@ -58,15 +58,15 @@ Run = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True)
 class RuntimeConstants:
-    """The runtime constants that a session found, or was given.
+    """The runtime constants of a session, found by observation or named by the caller.
 
     Attributes:
-        state: "watching": inputs are compared. "preparing": the split model is being made.
+        state: "watching": inputs are compared. "preparing": the split model is being created.
             "in use": values are folded. "paused": the values changed in every run, and are compared
             again later. "off": the original session runs always.
         names: The inputs that are held constant, or that are watched.
         share: The share of a run's work that folding saves, from 0 to 1; 0 if it is unknown.
-        reason: Why the state is "off" or "paused".
+        reason: The reason for the state "off" or "paused".
         runs: Number of runs of entry.
         original_runs: Number of runs of the original session while inputs were compared.
         folds: Number of runs of runtime_fold.
@@ -99,7 +99,8 @@ class RuntimeConstants:
         lines = [text]
         folds = count_text(self.folds, "fold")
         runs = count_text(self.runs, "run")
-        lines.append(f"{self.share:.0%} of the work is folded: {folds} for {runs}")
+        share = f"{self.share:.0%} of the work is folded: " if self.share else ""
+        lines.append(f"{share}{folds} for {runs}")
         if self.original_seconds is not None and self.entry_seconds is not None:
             before = self.original_seconds * 1000
             after = self.entry_seconds * 1000
@@ -309,7 +310,7 @@ class ObservedConstants:
         return self._timed_original(original, output_names, feed, run_options)
 
     def report(self) -> RuntimeConstants:
-        """Return what was found and done so far."""
+        """Return the runtime constants that were found, and the folds so far."""
         with self._lock:
             in_use = self._in_use
             state: State = "watching"

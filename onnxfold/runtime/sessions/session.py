@@ -56,44 +56,49 @@ class Argument:
 
 
 class Session(Printable):
-    """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
+    """Run a bundle, or a model with runtime constants, like ``onnxruntime.InferenceSession``.
 
-    Runtime constants are inputs like the others and may be fed every time, or only when they
-    change. A runtime constant with a default value has this default in every run that does not feed
-    it. The session compares each value with a copy of the last one, bit for bit, also if the array
-    is read-only, so an array may be filled with new values. New content is folded again unless the
-    cache has it. Threads may run a session at the same time; those that use different constants
-    should feed all of them, or hold a handle each (`fold`). A handle needs neither the copy nor the
-    comparison.
+    Runtime constants are inputs. They may be fed in every run, or only when they change. A runtime
+    constant with a default value has this value in every run that does not feed it.
 
-    The weights of a model stay in its files: onnxruntime maps them there, so these must not be
-    changed in place meanwhile; to replace them (as `save` does) is safe.
+    The session compares the bits of each value with a copy of the last value, even for read-only
+    arrays. So an array may be overwritten with new values. New content is folded again unless the
+    cache contains it. Threads may run a session at the same time. Threads that use different
+    constants should feed all of them, or use a handle each (`fold`). A handle requires neither the
+    copy nor the comparison.
+
+    onnxruntime maps the weights in the files of the model. The files may be replaced, as `save`
+    does, but must not be changed in place while the session is in use.
 
     Args:
-        source: A bundle (its folder), or a model, as `split` takes it.
-        sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
-            By default onnxruntime's, but threads wait in a loop for a millisecond at most. Options
-            that provide external data in memory are refused. Values of ``add_initializer`` must
-            equal those of the model, as onnxruntime requires.
-        providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        backend: Who runs runtime_fold. "auto": kernels or onnxruntime, whichever is faster in the
-            folds of this session; kernels of a model are compiled by another process after the
-            first fold, and kept in the user's cache folder. "onnxruntime"; "iree",
-            "onnx-mlir": kernels of theirs, however fast, which for a model are compiled now.
-        strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
-            onnxruntime does where it does not, and a warning says why.
-        max_cache_bytes: Bound of a cache of the session's own; None for the one all share.
-        cache: A cache to share with some other sessions, or by a folder with other processes.
-        specialize: Build a session for each setting with the folded tensors as weights:
-            onnxruntime's CPU provider can then arrange them for its kernels. Slower to fold, faster
-            to run.
-        arguments: Of `split`, for a model: ``runtime_constants`` (names of inputs or weights that
-            stay the same, or globs), ``overridable``, ``max_cache``, ``nominal``, ...
+        source: The folder of a bundle, or a model as for `split`.
+        sess_options: ``onnxruntime.SessionOptions`` for entry, from which the options for
+            runtime_fold are derived. The defaults are onnxruntime's, except that threads spin for a
+            millisecond at most. Options with external data in memory are rejected. Values of
+            ``add_initializer`` must equal those of the model, as onnxruntime requires.
+        providers: Execution providers, as for onnxruntime. The default is the CPU provider.
+        backend: The backend of runtime_fold. With "auto", kernels or onnxruntime run it, depending
+        on
+            which is faster in the folds of this session. Another process compiles kernels of a
+            model after the first fold, and they are kept in the user's cache folder. With
+            "onnxruntime", no kernels are used. With "iree" or "onnx-mlir", kernels of this compiler
+            are always used. Those of a model are compiled when the session is created.
+        strict_backend: Whether this backend must run all of runtime_fold in every fold. Otherwise
+            onnxruntime runs the parts that the backend cannot run, and a warning contains the
+            reasons.
+        max_cache_bytes: Bound of a separate cache for this session; None for the cache that all
+            sessions share.
+        cache: A cache to share with some other sessions, or with other processes by a folder.
+        specialize: Create a session for each setting, with the folded tensors as weights.
+            onnxruntime's CPU provider can then prepack them. Folds take longer, and runs are
+            faster.
+        arguments: Arguments of `split` for a model: ``runtime_constants`` (names or globs of inputs
+            and weights), ``overridable``, ``max_cache``, ``nominal`` and others.
 
     Raises:
-        UsageError: An argument cannot be used as given.
+        UsageError: An argument is invalid.
         ModelError: The bundle or model is damaged.
-        OnnxFoldError: The backend does not run what it must.
+        OnnxFoldError: The backend cannot run a part in strict mode.
     """
 
     @checked
@@ -343,7 +348,7 @@ class Session(Printable):
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
     ) -> None:
-        """Use other execution providers; what was folded is folded again."""
+        """Use other execution providers. Folded tensors are computed again."""
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
         given = list(providers)
@@ -427,7 +432,7 @@ class Session(Printable):
 
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:
-    """Return the bundle that is given, or what is made of the model, in memory."""
+    """Return the given bundle, or split the given model in memory."""
     if isinstance(source, (str, os.PathLike)) and is_bundle(source):
         source = open_bundle(source)
     if not isinstance(source, Bundle):

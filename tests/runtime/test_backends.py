@@ -108,7 +108,9 @@ def test_another_package_can_bring_a_backend(compiled, adapter, tmp_path):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="broken")
     with pytest.raises(UsageError, match="'counting' does not accept options"):
         split(adapter, tmp_path / "d", backend="counting", backend_options=["-O2"])
-    with pytest.raises(UsageError, match=r"the backends are auto, .*, onnxruntime, a slow one, counting"):
+    with pytest.raises(
+        UsageError, match=r"the backends are auto, .*, onnxruntime, a slow one, counting"
+    ):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="gpu")
     shutil.rmtree(tmp_path / "site")  # a backend that has gone leaves its kernels to onnxruntime
     sys.modules.pop("counting_backend")

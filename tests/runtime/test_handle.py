@@ -84,7 +84,7 @@ def test_tenants_never_mix(session, way):
 @pytest.mark.parametrize("way", [way for way in WAYS if way is not by_handle])
 def test_a_handle_of_another_session_is_refused(session, way):
     other = session_on(parse(TENANTS), "a", "s")
-    with pytest.raises(UsageError, match="of another session"):
+    with pytest.raises(UsageError, match="belongs to another session"):
         way(session, other.fold(constants(0)), {"x": random(3, 4)})
 
 

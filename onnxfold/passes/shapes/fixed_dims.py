@@ -59,7 +59,7 @@ def fix_dims(
     shapes = {}
     for name, shape in input_shapes.items():
         if name not in inputs:
-            raise UsageError(f"there is no input {name!r}{suggestion(name, inputs)}")
+            raise UsageError(f"no input has the name {name!r}{suggestion(name, inputs)}")
         shapes[name] = _collect(inputs[name], shape, sizes, keep)
     for name, fixed in shapes.items():
         inputs[name].shape = ir.Shape(fixed)

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-_PATIENCE = 1.0
-"""Seconds between the first fold and the compilation, in which the first answer is computed."""
+_COMPILATION_DELAY = 1.0
+"""Seconds between the first fold and the compilation, which would slow down the first run."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Placement:
 
     Attributes:
         outputs: Names of the tensors.
-        reason: Why onnxruntime replaces the selected backend; None if it does not.
-        kernel_seconds: The run time of the compiled kernel in the manifest; None if there is none.
-        onnxruntime_seconds: The run time of onnxruntime for the same.
+        reason: The reason why onnxruntime replaces the selected backend; None if it does not.
+        kernel_seconds: The run time of the compiled kernel in the manifest; None without a kernel.
+        onnxruntime_seconds: The run time of onnxruntime for the same tensors.
         target_cpu: The CPU level of the kernel; None if onnxruntime computes the tensors.
     """
 
@@ -78,7 +78,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class FoldStatistics:
-    """How often and how long runtime_fold has run."""
+    """The number of runs of runtime_fold, and their total time in seconds."""
 
     folds: int = 0
     seconds: float = 0.0
@@ -87,14 +87,14 @@ class FoldStatistics:
 class _Unit:
     """Components of a group that have the same kernel, with different weights.
 
-    All of them run on the kernel, or all run on onnxruntime in one session. ``choice`` decides
-    which one; without it, the kernel runs.
+    Either the kernel runs all of them, or onnxruntime does in one session. ``choice`` selects one
+    of the two. Without it, the kernel runs.
     """
 
     def __init__(self, kernels: Kernels, components: list[tuple[str, ...]], is_auto: bool) -> None:
         self.components = components
         self._kernels = kernels
-        # that of one component; all have the same kernel
+        # Bytes of one component. All components have the same kernel.
         self._static_bytes = static_bytes_of_call(self.loaded()[0][1].kernel)
         self.choice: Choice | None = None
         if is_auto:
@@ -135,9 +135,9 @@ def _units(group: Group, kernels: Kernels, is_auto: bool) -> list[_Unit]:
 
 @dataclass(eq=False)
 class SessionFolding:
-    """Computes the folded tensors of one session, whose options are the caller's.
+    """Computation of the folded tensors of one session, with the session options of the caller.
 
-    With ``strict``, a failing kernel, or one that does not accept its inputs, is an error.
+    With ``strict``, a kernel that fails or does not accept its inputs is an error.
 
     Attributes:
         sizes: The sizes of symbolic dimensions in the first fold.
@@ -297,7 +297,7 @@ class SessionFolding:
                 choice.cancel(nbytes)
         if len(values) == len(outputs) and choice.add(nbytes, has_kernel, watch.cost(), opening):
             backend = loaded[0][1].kernel.backend if choice.prefers_kernel else "onnxruntime"
-            logger.info("%s folds %s faster, and takes over", backend, outputs[0])
+            logger.info("%s folds %s faster, and replaces the other backend", backend, outputs[0])
         if not has_kernel and choice.prefers_kernel and not choice.is_trial(nbytes):
             with self._lock:  # the session holds memory, and may not be used for a long time
                 self._sessions.pop(outputs, None)
@@ -322,13 +322,13 @@ class SessionFolding:
                 if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
                     misfits.append(str(error))
                 else:  # onnxruntime computes these tensors from now on
-                    told = "the kernel for %s failed: %s; onnxruntime takes over"
-                    logger.warning(told, names[0], error)
+                    message = "the kernel for %s failed, so onnxruntime replaces it: %s"
+                    logger.warning(message, names[0], error)
                     kernels[names] = f"the kernel failed: {error}"
         return values
 
     def _opened(self, outputs: tuple[str, ...]) -> _Opened:
-        """Return a session on what computes tensors without a kernel, and its inputs' names."""
+        """Return a session that computes tensors without a kernel, and the names of its inputs."""
         with self._lock:
             if outputs not in self._sessions:
                 options = fold_options(self.options)
@@ -422,7 +422,7 @@ class CompileAhead:
         owner = self._owner()
         assert owner is not None  # it calls this
         THIS_PROCESS.close_with(owner, self.close)
-        return BackgroundThread(self._run, delay=_PATIENCE)
+        return BackgroundThread(self._run, delay=_COMPILATION_DELAY)
 
     def _run(self) -> None:
         try:

@@ -100,12 +100,12 @@ def _keeping(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtVal
 class Handle(Printable):
     """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
 
-    Any number of threads may run it at the same time. It keeps its tensors alive after the cache
-    evicts them.
+    Any number of threads may run a handle at the same time. It keeps its tensors alive after the
+    cache evicts them.
 
     Attributes:
-        nbytes: Bytes of its folded tensors.
-        owner: Identifies the session that made it.
+        nbytes: Bytes of the folded tensors.
+        owner: An object that identifies the session of the handle.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Handle(Printable):
         input_feed: Mapping[str, Feed],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[Any]:
-        """Run entry on these tensors, see `Session.run`; runtime constants are not fed."""
+        """Run entry on these tensors, see `Session.run`. Runtime constants are not fed."""
         self._entry.check(input_feed)
         session, own = self._open()
         names = output_names or self._entry.outputs
@@ -138,7 +138,7 @@ class Handle(Printable):
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
-        """Do the same with onnxruntime's values as inputs and outputs."""
+        """Run entry like `run`, with ``OrtValue`` as inputs and outputs."""
         self._entry.check(input_dict_ort_values)
         session, own = self._open()
         feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
@@ -151,7 +151,7 @@ class Handle(Printable):
         return Binding(*self._open(), self._entry.refuse)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:
-        """Return the inputs that the handle gives to entry, by name."""
+        """Return the inputs of entry that the handle provides, by name."""
         return dict(self._bound)
 
     def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
@@ -167,7 +167,7 @@ class Handle(Printable):
         return session, own
 
     def _keep_tensors(self) -> None:
-        # another thread of the parent may hold the lock of an allocator, which frees these tensors
+        # Freeing the tensors would use an allocator whose lock a thread of the parent may hold.
         forks.never_destroy(self._bound)
 
     def _text_parts(self) -> Iterator[str | Table]:
@@ -180,8 +180,8 @@ class Handle(Printable):
 class Entry:
     """The part entry, which runs with the folded tensors of a handle.
 
-    If it ``specializes``, each handle has a session of its own with its tensors as weights, which
-    onnxruntime can arrange for its kernels. For the CPU provider only.
+    If it ``specializes``, each handle has a separate session with its tensors as weights, which
+    onnxruntime can prepack. This requires the CPU provider.
 
     A forked process opens its own sessions.
     """
@@ -212,26 +212,26 @@ class Entry:
         return self._session.get(lambda: self.bundle.open(ENTRY_FILE, self.options, self.providers))
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse names of values that a handle sets."""
+        """Raise a UsageError for names of values that a handle provides."""
         if not self._taken.isdisjoint(names):
             name = next(name for name in names if name in self._taken)
-            raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
+            raise UsageError(f"{name!r} is part of the handle and cannot be fed with it")
 
     def check(self, feed: Mapping[str, Feed]) -> None:
-        """Refuse a feed that does not match the inputs not set by a handle."""
+        """Raise a UsageError unless a feed matches the inputs that a handle does not provide."""
         check_feed(feed)
         self.refuse(feed)
         if feed.keys() != self._required:
             for name in feed.keys() - self._required - self._optional:
-                near = suggestion(str(name), {*self._required, *self._optional, *self._constants})
-                raise UsageError(f"there is no input {name!r}{near}")
+                known = {*self._required, *self._optional, *self._constants}
+                raise UsageError(f"no input has the name {name!r}{suggestion(str(name), known)}")
             for name in self._required - feed.keys():
                 raise UsageError(f"the feed lacks the input {name!r}")
 
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
         """Open a session in which some inputs are weights; return the common session if that fails.
 
-        Values other than numeric tensors in the CPU's memory stay inputs.
+        Values other than numeric tensors in the memory of the CPU remain inputs.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
@@ -240,15 +240,15 @@ class Entry:
                 return packed.open(arrays)
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             self._packs = False
-            logger.warning("folded tensors do not become weights: %s", error)
+            logger.warning("folded tensors are fed instead of becoming weights: %s", error)
         return self.session
 
 
 class _PackedEntry:
-    """The part entry, with weights that onnxruntime has arranged for its kernels, in files.
+    """The part entry, with prepacked weights in files.
 
-    Sessions map these files; only their folded tensors are their own. The folder is removed with
-    this object.
+    Sessions map these files, so they share all weights except for their folded tensors. The folder
+    is removed with this object.
     """
 
     def __init__(self, bundle: Bundle, options: onnxruntime.SessionOptions | None) -> None:
@@ -263,7 +263,7 @@ class _PackedEntry:
         self._model = onnx.load(path, load_external_data=False)
 
     def open(self, arrays: Mapping[str, Array]) -> onnxruntime.InferenceSession:
-        """Open a session in which some inputs are weights that use the memory of these arrays."""
+        """Open a session in which some inputs become weights in the memory of these arrays."""
         import onnx
         import onnx_ir as ir
 

@@ -140,7 +140,7 @@ class Session(Printable):
             report_not_compiled(backend, left, len(placements), strict_backend)
 
     def _use(self, entry: Entry, folding: SessionFolding) -> None:
-        """Run the two parts by these from now on; runtime_fold is opened at the first fold."""
+        """Use these two parts for later runs. runtime_fold is opened at the first fold."""
         self._entry = entry
         self._folding = folding
         self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
@@ -173,8 +173,8 @@ class Session(Printable):
     def wait_for_kernels(self) -> list[Placement]:
         """Wait until kernels are compiled, checked and timed, so that the next fold runs them.
 
-        It waits for nothing if no compiler is installed, no kernel would pay, or the source is a
-        bundle, whose kernels are compiled by `split`.
+        It returns at once if no compiler is installed, if no kernel is likely to be faster, or if
+        the source is a bundle: `split` compiles the kernels of bundles.
 
         Returns:
             The backend of each component, see `placements`.
@@ -188,7 +188,7 @@ class Session(Printable):
         self._folding.open()
 
     def close(self) -> None:
-        """End the process that compiles kernels; the session still runs."""
+        """End the process that compiles kernels. The session can still run."""
         if self._ahead is not None:
             self._ahead.close()
 
@@ -200,20 +200,20 @@ class Session(Printable):
         *,
         handle: Handle | None = None,
     ) -> Sequence[Any]:
-        """Compute outputs; runtime_fold runs first if it has not for these runtime constants.
+        """Compute outputs. For new runtime constants, runtime_fold runs first.
 
         Args:
-            output_names: Names of the outputs wanted; None or nothing for all.
-            input_feed: Arrays (or ``OrtValue``) by input name. A runtime constant that is left out
-                has its default value, or the value of the run before if it has no default.
+            output_names: Names of the required outputs; None or an empty sequence for all outputs.
+            input_feed: Arrays (or ``OrtValue``) by input name. An omitted runtime constant
+                has its default value, or its value in the last run if it has no default.
             run_options: ``onnxruntime.RunOptions`` for entry.
-            handle: Folded tensors to use instead; runtime constants are not fed then.
+            handle: Folded tensors to use. Runtime constants are not fed then.
 
         Returns:
             The outputs in the order of ``output_names``.
 
         Raises:
-            UsageError: A runtime constant has not been given yet, or is given with a handle.
+            UsageError: A runtime constant was never fed, or is fed together with a handle.
         """
         if handle is None:
             handle, input_feed = self._handle_for(input_feed)
@@ -227,7 +227,7 @@ class Session(Printable):
         *,
         handle: Handle | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
-        """Return the same with onnxruntime's values in and out."""
+        """Compute outputs like `run`, with ``OrtValue`` as inputs and outputs."""
         if handle is None:
             handle, input_dict_ort_values = self._handle_for(input_dict_ort_values)
         return self._own(handle).run_with_ort_values(
@@ -235,11 +235,10 @@ class Session(Printable):
         )
 
     def io_binding(self, handle: Handle | None = None) -> Binding:
-        """Return a binding for entry with the folded tensors bound: those of a handle, or the
-        last ones.
+        """Return a binding for entry with bound folded tensors, of a handle or of the last fold.
 
         Raises:
-            UsageError: Nothing has been folded yet.
+            UsageError: No runtime constants were folded before.
         """
         if handle is None:
             current = self._current
@@ -252,27 +251,27 @@ class Session(Printable):
         """Run entry on a binding of `io_binding`.
 
         Raises:
-            UsageError: The binding was made otherwise.
+            UsageError: The binding was not created by `io_binding`.
         """
         if not isinstance(iobinding, Binding):
-            raise UsageError("the binding must be one of io_binding()")
+            raise UsageError("the binding must be created by io_binding()")
         if iobinding.process != os.getpid():
-            raise UsageError("the binding was made before a fork: call io_binding() again")
+            raise UsageError("the binding was created before a fork: call io_binding() again")
         iobinding.entry.run_with_iobinding(iobinding, run_options)
 
     @checked
     def fold(self, constants: Mapping[str, Feed] | str | os.PathLike[str]) -> Handle:
         """Return the folded tensors of a setting of the runtime constants, for use by many callers.
 
-        The arrays may be changed afterwards: what entry reads of them itself is copied.
+        The arrays may be changed afterwards, because arrays that entry reads itself are copied.
 
         Args:
-            constants: Every runtime constant by name; those with a default may be left out. Those
-                that are weights may have PyTorch's names, too. Or an adapter: peft's folder, or a
-                file (.safetensors, .npz, .onnx_adapter), see `onnxfold adapters`.
+            constants: All runtime constants by name, or an adapter. Constants with a default value
+                may be omitted. Weights may have their names in PyTorch. An adapter is a folder of
+                peft or a file (.safetensors, .npz, .onnx_adapter), see `onnxfold adapters`.
 
         Raises:
-            UsageError: One is missing, is no runtime constant, or has another type or shape.
+            UsageError: A runtime constant is missing or unknown, or has a wrong type or shape.
             ModelError: The file is damaged.
         """
         manifest = self.bundle.manifest
@@ -295,18 +294,18 @@ class Session(Printable):
         )
 
     def _own(self, handle: Handle) -> Handle:
-        """Return the handle, which must be of this session."""
+        """Return the handle if it belongs to this session; otherwise raise a UsageError."""
         if not isinstance(handle, Handle):
-            raise UsageError("the handle must be one of fold()")
+            raise UsageError("the handle must be created by fold()")
         if handle.owner is not self._known:
-            raise UsageError("the handle is of another session")
+            raise UsageError("the handle belongs to another session")
         return handle
 
     def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
-        """Return the handle for the constants in a feed, and the rest of the feed.
+        """Return the handle for the constants in a feed, and the other inputs in the feed.
 
-        A constant that is not fed has its default value, or the value of the run before if it has
-        no default.
+        A constant that is not fed has its default value, or its value in the last run if it has no
+        default.
         """
         check_feed(feed)
         current = self._current
@@ -359,26 +358,26 @@ class Session(Printable):
 
     @property
     def setting_bytes(self) -> int:
-        """Bytes that the folded tensors of a setting will take, at nominal sizes.
+        """Bytes of the folded tensors of a setting, at nominal sizes.
 
-        With ``specialize``, onnxruntime also has them arranged for its kernels.
+        With ``specialize``, onnxruntime also holds prepacked copies.
         """
         return self.bundle.manifest.cached_bytes
 
     def fold_statistics(self) -> FoldStatistics:
-        """Return how often and how long runtime_fold ran for this session."""
+        """Return the number and the total time of the folds of this session."""
         return self._folding.statistics
 
     def cache_statistics(self) -> CacheStatistics:
-        """Return the figures of the cache, other sessions that share it included."""
+        """Return the statistics of the cache, including those of other sessions that share it."""
         return self._folding.cache.statistics()
 
     def placements(self) -> list[Placement]:
-        """Return which backend makes which folded tensors, and why not another one."""
+        """Return the backend of each component, and the reason if it is not the selected one."""
         return self._folding.placements()
 
     def get_inputs(self) -> list[Argument]:
-        """Return the inputs of the original model, in its order; runtime constants among them."""
+        """Return the inputs of the original model in order, including the runtime constants."""
         known = self._described(self.entry.get_inputs(), optional=False)
         inputs = self.bundle.manifest.inputs
         return [known[name] for name in inputs if name in known]
@@ -418,7 +417,7 @@ class Session(Printable):
         return self.entry.get_session_options()
 
     def end_profiling(self) -> str:
-        """End profiling of entry; returns the name of the profile's file."""
+        """End the profiling of entry, and return the name of the profile file."""
         return str(self.entry.end_profiling())
 
     def _text_parts(self) -> Iterator[str | Table]:

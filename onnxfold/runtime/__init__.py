@@ -1,1 +1,1 @@
-"""Runtime constants: split a model by constness, and run its parts."""
+"""Runtime constants: split a model by constness and run the parts."""

@@ -1,4 +1,4 @@
-"""Hold inputs of an `InferenceSession` constant: those that are named, or those that repeat."""
+"""Hold inputs of an `InferenceSession` constant, either by name or because their values repeat."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from onnxfold.support.onnxruntime_sessions import Feed
 
 @dataclass(frozen=True)
 class SplittableModel:
-    """The model of an `InferenceSession`, and how its session was opened.
+    """The model of an `InferenceSession` and the arguments of the session.
 
     Attributes:
-        name: The model, for log messages.
+        name: The name of the model in log messages.
         source: The path or the bytes of the model.
-        options: onnxruntime's session options.
+        options: The session options of onnxruntime.
         providers: Execution providers, as onnxruntime takes them.
-        fold: The options of the optimization.
-        kept: The kept model; None if the session was opened without optimization.
-        max_cache_bytes: Bound of the folded tensors; None for `DEFAULT_BYTES`.
-        is_named: Whether the inputs are named, so that the model is split in any case.
+        fold: The optimization options.
+        kept: The cached optimized model. None if the session was opened without optimization.
+        max_cache_bytes: Upper bound for the size of the folded tensors in bytes. None means
+            `DEFAULT_BYTES`.
+        is_named: Whether the caller named the inputs. The model is then split even if holding them
+            saves little.
     """
 
     name: str
@@ -47,13 +49,14 @@ class SplittableModel:
 
     @property
     def cache_bytes(self) -> int:
-        """Bound of the folded tensors in bytes."""
+        """Upper bound for the size of the folded tensors in bytes."""
         return DEFAULT_BYTES if self.max_cache_bytes is None else self.max_cache_bytes
 
     def open_split(self, names: Sequence[str], sizes: Mapping[str, int]) -> SplitSession:
-        """Open a session on the model, split by inputs with these names.
+        """Open a session on the model, split by the named inputs.
 
-        The split model is kept beside the optimized one. Without a kept model, it is in memory.
+        The cache stores the split model next to the optimized model. Without a cached optimized
+        model, the split model is only in memory.
 
         Args:
             names: The names of the inputs.
@@ -64,7 +67,7 @@ class SplittableModel:
             OnnxFoldError: The model cannot be split.
         """
         cache = FoldCache(max_bytes=self.cache_bytes)
-        # another process cannot load a target that is an object of this one
+        # A child process cannot load a `Target` object of this process.
         if self.kept is None or isinstance(self.fold["target"], Target):
             session = Session(
                 self.source,
@@ -78,12 +81,12 @@ class SplittableModel:
             return SplitSession(session, 0.0)
         bundle = kept_bundle(self.kept, names)
         if bundle is None:
-            objection = make_kept_bundle(
+            reason = make_kept_bundle(
                 self.kept, self.source, names, sizes, self.fold, is_named=self.is_named
             )
             bundle = kept_bundle(self.kept, names)
             if bundle is None:
-                raise NotWorthwhileError(objection or "the cache has no room for the split model")
+                raise NotWorthwhileError(reason or "the cache has no room for the split model")
         session = Session(bundle, self.options, self.providers, cache=cache)
         session.open_fold()
         return SplitSession(session, bundle.share)
@@ -96,23 +99,23 @@ def hold_repeated_inputs(
 
     Args:
         model: The model of the session.
-        session: The session, for its inputs.
+        session: The session that has the inputs.
 
     Returns:
-        The observer, or the reason why nothing is observed.
+        The observer, or the reason why no input is observed.
     """
     if model.kept is None:
         return "the model is opened without optimization"
     if model.options is not None and model.options.enable_profiling:
         return "the session is profiled"
-    sets = [frozenset(names) for names, _ in inputs_worth_holding(model.kept)]
-    if not sets:
+    input_sets = [frozenset(names) for names, _ in inputs_worth_holding(model.kept)]
+    if not input_sets:
         return "no input is worth holding constant"
-    observed = _observer(model, session, sets)
+    observer = _make_observer(model, session, input_sets)
     names = last_names(model.kept)
     if names and kept_bundle(model.kept, names) is not None:
-        observed.prepare(names, {}, is_awaited=True)
-    return observed
+        observer.prepare(names, {}, is_awaited=True)
+    return observer
 
 
 def hold_named_inputs(
@@ -122,7 +125,7 @@ def hold_named_inputs(
 
     Args:
         model: The model of the session.
-        session: The session, for its inputs.
+        session: The session that has the inputs.
         globs: Names or globs of inputs.
 
     Raises:
@@ -137,13 +140,13 @@ def hold_named_inputs(
         if not matching:
             raise UsageError(f"no input is called {glob!r}{suggestion(glob, known)}")
         names += matching
-    observed = _observer(model, session, [frozenset(names)])
-    observed.use(names, model.open_split(names, {}), always=True)
-    return observed
+    observer = _make_observer(model, session, [frozenset(names)])
+    observer.use(names, model.open_split(names, {}), always=True)
+    return observer
 
 
-def _observer(
-    model: SplittableModel, session: ort.InferenceSession, sets: Sequence[frozenset[str]]
+def _make_observer(
+    model: SplittableModel, session: ort.InferenceSession, input_sets: Sequence[frozenset[str]]
 ) -> ObservedConstants:
     shapes = {value.name: list(value.shape) for value in session.get_inputs()}
 
@@ -158,7 +161,7 @@ def _observer(
     return ObservedConstants(
         model.name,
         model.open_split,
-        sets,
+        input_sets,
         required=frozenset(shapes),
         sizes_of=sizes_of,
         max_cache_bytes=model.cache_bytes,
@@ -166,7 +169,7 @@ def _observer(
 
 
 def _shape_of(value: Feed) -> Sequence[int]:
-    """Return the shape of a tensor; an empty one for other values."""
+    """Return the shape of a tensor. Other values have an empty shape."""
     if isinstance(value, ort.OrtValue):
         return list(value.shape()) if value.is_tensor() else []
     return tuple(getattr(value, "shape", ()))

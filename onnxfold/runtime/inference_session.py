@@ -1,8 +1,8 @@
-"""`onnxfold.InferenceSession`: onnxruntime's session, on a model that was optimized once and kept.
+"""`onnxfold.InferenceSession`: the session of onnxruntime on a cached optimized model.
 
-The optimized model is in the user's cache folder, see `onnxfold.runtime.kept_models`. With
-``runtime_constants``, what depends on inputs that keep their values is computed once, see
-`onnxfold.runtime.sessions.observed`.
+`onnxfold.runtime.kept_models` stores the optimized model in the user's cache folder. With
+``runtime_constants``, the session computes the nodes that depend only on constant inputs once for
+each value of these inputs, see `onnxfold.runtime.sessions.observed`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import onnxruntime as ort
@@ -53,39 +54,66 @@ class _Further(TypedDict, total=False):
     disabled_optimizers: Iterable[str] | None
 
 
-class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
-    """An ``onnxruntime.InferenceSession`` on the optimized model, which the first start makes.
+@dataclass(frozen=True)
+class _OpeningArguments:
+    """The arguments that opened a session. A forked process opens the session with them again.
 
-    The optimized model is kept in the user's cache folder, and later sessions open it: on a CPU as
-    onnxruntime optimized it, with weights in a mapped file. Where that is not possible, the session
-    opens the model as it is: with options that read or write other files, without a writable cache
-    folder, with options that provide initializers or external data in memory, and for models that
-    onnxfold refuses.
+    Attributes:
+        source: The path or the bytes of the model, as the caller passed it.
+        options: The session options of onnxruntime.
+        fold: The optimization options.
+        providers: Execution providers, as onnxruntime takes them.
+        provider_options: Options of the providers, as onnxruntime takes them.
+        further: Further arguments of ``onnxruntime.InferenceSession``.
+    """
+
+    source: _Source
+    options: ort.SessionOptions | None
+    fold: OptionArguments
+    providers: Sequence[Provider] | None
+    provider_options: Sequence[dict[Any, Any]] | None
+    further: _Further
+
+
+class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
+    """An ``onnxruntime.InferenceSession`` on an optimized model, which the first session creates.
+
+    The user's cache folder stores the optimized model, and later sessions open it. On a CPU, the
+    stored model is also optimized by onnxruntime, and its weights are in a memory-mapped file.
+
+    The session opens the original model instead in these cases:
+
+    - The session options read or write other files.
+    - The session options provide initializers or external data in memory.
+    - There is no writable cache folder.
+    - onnxfold refuses the model.
 
     With ``runtime_constants="auto"``, the session compares the inputs that are worth holding
-    constant with those of earlier runs. If they repeat, a background thread splits the model, and
-    following runs compute what depends on these inputs once for each value. The bits are those of
-    `Session`.
+    constant with those of earlier runs. If their values repeat, a background thread splits the
+    model. Later runs compute the nodes that depend only on these inputs once for each value. The
+    results have the same bits as those of `Session`.
 
     Args:
         path_or_bytes: The path or the bytes of a model.
-        sess_options: onnxruntime's session options. Libraries of custom ops may only add ops of
-            their own domains; the optimization computes onnx's ops as onnxruntime does.
+        sess_options: The session options of onnxruntime. Libraries of custom ops may only add ops
+            in their own domains, because the optimization evaluates standard ops with the kernels
+            of onnxruntime.
         providers: Execution providers, as onnxruntime takes them.
         provider_options: Options of the providers, as onnxruntime takes them.
-        level: The level of the optimization; None for 1, or 2 with a target.
+        level: The level of the optimization. None means 1, or 2 with a target.
         target: The target of the optimization, see `onnxfold.api.options.OptionArguments`.
-        runtime_constants: "auto": find the inputs that keep their values. Names or globs of inputs:
-            hold these constant from the first run on, and fold every new value. None: neither.
-        max_cache_bytes: Bound in bytes of the folded tensors of all values that are held; None for
-            1 GiB.
+        runtime_constants: "auto" finds the inputs whose values repeat. Names or globs of inputs
+            hold these inputs constant from the first run on, and every new value is folded. None
+            holds no input constant.
+        max_cache_bytes: Upper bound in bytes for the folded tensors of all cached values. None
+            means 1 GiB.
         kwargs: Further arguments of ``onnxruntime.InferenceSession``.
 
     Raises:
-        TypeError: There is no such keyword.
-        UsageError: There is no such level, target or input.
-        ModelError: The model cannot be split by the inputs that are named.
-        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+        TypeError: A keyword is unknown.
+        UsageError: The level, the target or an input does not exist.
+        ModelError: The model cannot be split by the named inputs.
+        Exception: onnxruntime refuses the model. Its exceptions have no common base class.
     """
 
     @checked
@@ -102,21 +130,30 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         max_cache_bytes: int | None = None,
         **kwargs: Unpack[_Further],
     ) -> None:
-        own = ("level", "target", "runtime_constants", "max_cache_bytes")
+        added_keywords = ("level", "target", "runtime_constants", "max_cache_bytes")
         for name in kwargs.keys() - _Further.__annotations__.keys():
-            near = suggestion(name, (*own, *_Further.__annotations__))
-            reason = f"InferenceSession() got an unexpected keyword argument {name!r}{near}"
+            nearest = suggestion(name, (*added_keywords, *_Further.__annotations__))
+            reason = f"InferenceSession() got an unexpected keyword argument {name!r}{nearest}"
             raise TypeError(reason)
-        chosen = options_of({"target": target, **({} if level is None else {"level": level})})
-        fold: OptionArguments = {"level": chosen.level, "target": target}
-        self._onnxfold = path_or_bytes, sess_options, fold
+        requested: OptionArguments = {"target": target}
+        if level is not None:
+            requested["level"] = level
+        options = options_of(requested)
+        arguments = _OpeningArguments(
+            source=path_or_bytes,
+            options=sess_options,
+            fold={"level": options.level, "target": target},
+            providers=providers,
+            provider_options=provider_options,
+            further=kwargs,
+        )
         self._opened = forks.ProcessLocal[Any]()
-        self._held = runtime_constants
+        self._requested_constants = runtime_constants
         self._max_cache_bytes = max_cache_bytes
         self._constants: ObservedConstants | None = None
-        self._not_observed = "runtime_constants was not given"
-        self._open(providers, provider_options, kwargs)
-        self._observe(providers, provider_options)
+        self._reason_not_observed = "runtime_constants was not given"
+        self._open(arguments)
+        self._observe()
 
     def run(
         self,
@@ -149,14 +186,14 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         from onnxfold.runtime.sessions.observed import RuntimeConstants
 
         if self._constants is None:
-            return RuntimeConstants("off", reason=self._not_observed)
+            return RuntimeConstants("off", reason=self._reason_not_observed)
         return self._constants.report()
 
     def wait_for_runtime_constants(self, timeout: float | None = None) -> RuntimeConstants:
         """Wait until a split model that is being prepared can be used.
 
         Args:
-            timeout: Most seconds to wait; None for no limit.
+            timeout: Maximum time to wait in seconds. None means no limit.
 
         Returns:
             The state afterwards, see `runtime_constants`.
@@ -172,13 +209,19 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     ) -> None:
         """Open the model again with other providers, see ``onnxruntime.InferenceSession``."""
         fallback = vars(self)["_enable_fallback"]
-        self._open(providers, provider_options, {"enable_fallback": 0})
+        arguments = replace(
+            self._arguments,
+            providers=providers,
+            provider_options=provider_options,
+            further={"enable_fallback": 0},
+        )
+        self._open(arguments)
         self._enable_fallback = fallback
-        self._observe(providers, provider_options)
+        self._observe()
 
     @property
     def _sess(self) -> Any:
-        """The session of onnxruntime's base class, which a forked process opens again."""
+        """The native session of the base class. A forked process opens it again."""
         return self._opened.get(self._open_again)
 
     @_sess.setter
@@ -186,50 +229,55 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         self._opened.set(session)
 
     def _open_again(self) -> Any:
-        again = InferenceSession.__new__(InferenceSession)
-        again._onnxfold = self._onnxfold
-        again._opened = forks.ProcessLocal()
-        again._open(*self._opening)
-        self.__dict__.update({**vars(again), "_opened": self._opened})
-        return again._opened.value
+        reopened = InferenceSession.__new__(InferenceSession)
+        reopened._opened = forks.ProcessLocal()
+        reopened._open(self._arguments)
+        self.__dict__.update({**vars(reopened), "_opened": self._opened})
+        return reopened._opened.value
 
-    def _open(self, providers: Any, provider_options: Any, kwargs: _Further) -> None:
-        self._opening = providers, provider_options, kwargs
+    def _open(self, arguments: _OpeningArguments) -> None:
+        self._arguments = arguments
         self._kept: KeptModel | None = None
-        source, options, fold = self._onnxfold
+        source = arguments.source
+        options = arguments.options
+        providers = arguments.providers
+        provider_options = arguments.provider_options
+        further = arguments.further
         kept = None
-        if not is_unsupported(source, options, kwargs):
+        if not is_unsupported(source, options, further):
             try:
-                kept = kept_model(source, options, providers, fold)
-            except Exception as error:  # an optimization that fails must not make the session fail
+                kept = kept_model(source, options, providers, arguments.fold)
+            except Exception as error:  # a failed optimization must not fail the session
                 warn(str(error))
         if kept is not None and kept.model is not None and not replaces_values(options, kept):
-            opening = options
+            session_options = options
             try:
                 if kept.is_finished:
-                    opening = copy_of(options)
-                    level = opening.graph_optimization_level
-                    opening.graph_optimization_level = _OFF
-                super().__init__(kept.model, opening, providers, provider_options, **kwargs)
-            except Exception as error:  # onnxruntime raises many classes without a common base
-                logger.info("%s is not opened: %s", kept.model, error)
+                    session_options = copy_of(options)
+                    level = session_options.graph_optimization_level
+                    session_options.graph_optimization_level = _OFF
+                super().__init__(
+                    kept.model, session_options, providers, provider_options, **further
+                )
+            except Exception as error:  # exceptions of onnxruntime have no common base class
+                logger.info("%s: the optimized model cannot be opened: %s", kept.model, error)
             else:
-                if kept_models.found(kept.link) == kept:  # nothing was replaced meanwhile
+                if kept_models.found(kept.link) == kept:  # no other process replaced it
                     if kept.is_finished:
                         self.get_session_options().graph_optimization_level = level
                     self._model_path = None if isinstance(source, bytes) else os.fspath(source)
                     self._kept = kept
                     return
-        super().__init__(source, options, providers, provider_options, **kwargs)
+        super().__init__(source, options, providers, provider_options, **further)
 
-    def _observe(self, providers: Any, provider_options: Any) -> None:
-        """Hold constant the inputs that are named, or observe those that are worth it."""
+    def _observe(self) -> None:
+        """Hold the named inputs constant, or observe the inputs that are worth holding."""
         if self._constants is not None:
             self._constants.close()
             self._constants = None
-        source, options, fold = self._onnxfold
+        source = self._arguments.source
         name = "the model" if isinstance(source, bytes) else os.fspath(source)
-        if self._held is None:
+        if self._requested_constants is None:
             self._log_savings(name)
             return
         from onnxfold.runtime.held_inputs import (
@@ -239,32 +287,33 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             source_of,
         )
 
-        if provider_options is not None:
-            providers = list(zip(providers, provider_options, strict=True))
+        providers: Any = self._arguments.providers
+        if self._arguments.provider_options is not None:
+            providers = list(zip(providers, self._arguments.provider_options, strict=True))
         model = SplittableModel(
             name=name,
             source=source_of(source),
-            options=options,
+            options=self._arguments.options,
             providers=providers or self.get_providers(),
-            fold=fold,
+            fold=self._arguments.fold,
             kept=self._kept,
             max_cache_bytes=self._max_cache_bytes,
-            is_named=not isinstance(self._held, str),
+            is_named=not isinstance(self._requested_constants, str),
         )
-        if not isinstance(self._held, str):
-            self._constants = hold_named_inputs(model, self, self._held)
+        if not isinstance(self._requested_constants, str):
+            self._constants = hold_named_inputs(model, self, self._requested_constants)
             return
-        found = hold_repeated_inputs(model, self)
-        if isinstance(found, str):
-            self._not_observed = found
-            logger.info("%s: no runtime constants: %s", name, found)
+        observer = hold_repeated_inputs(model, self)
+        if isinstance(observer, str):
+            self._reason_not_observed = observer
+            logger.info("%s: no runtime constants: %s", name, observer)
         else:
-            self._constants = found
+            self._constants = observer
 
     def _log_savings(self, name: str) -> None:
-        """Log the shares of the work that could be folded with ``runtime_constants="auto"``."""
+        """Log the shares of the work that can be folded with ``runtime_constants="auto"``."""
         if self._kept is None or not logger.isEnabledFor(logging.DEBUG):
             return
         for names, share in inputs_worth_holding(self._kept):
-            text = '%s: runtime_constants="auto" folds up to %.0f %% of the work if %s repeat'
-            logger.debug(text, name, 100 * share, ", ".join(names))
+            message = '%s: runtime_constants="auto" folds up to %.0f %% of the work if %s repeat'
+            logger.debug(message, name, 100 * share, ", ".join(names))

@@ -1,8 +1,8 @@
 """Keep split models in the user's cache folder, for sessions that hold inputs constant.
 
 A bundle is an entry of the same cache as the optimized model, see `onnxfold.runtime.kept_models`. A
-link names the inputs by which a model was split last, so that a later start opens that bundle at
-once. Another process splits the model: the analysis would delay the runs of this one.
+link contains the names of the inputs of the last split, so that a later start opens this bundle at
+once. A child process splits the model, because the analysis would delay runs in this process.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _SHARE = "share"
 _NAMES = "names"
 
 _CLEAR_SHARE = 0.5
-"""Share of the work from which entry certainly is faster, and is not measured."""
+"""Minimum share of the work with which entry is certainly faster, and is not measured."""
 
 _MIN_SPEEDUP = 1.05
-"""Measured speed of entry, relative to the model, from which inputs are held constant."""
+"""Minimum measured speed of entry, relative to the model, with which inputs are held constant."""
 
 _ROUNDS = 5
-"""Number of runs of each that are measured."""
+"""Number of measured runs of entry and of the model."""
 
 
 class KeptBundle(Bundle):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 LIMIT = "ONNXFOLD_SESSION_CACHE_BYTES"
-"""Environment variable: bytes that the cache may take; 0 keeps nothing."""
+"""Environment variable: the maximum size of the cache in bytes; 0 disables the cache."""
 
 DEFAULT_LIMIT = 4 << 30
 
@@ -83,8 +83,8 @@ FOREIGN = (
     "ep.enable_weightless_mode",
     "ep.enable_weightless_ep_context_nodes",
 )
-"""Entries by which a session reads or writes other files, or is about the nodes of the model as it
-is: onnxruntime opens the model itself."""
+"""Entries with which a session reads or writes other files, or refers to the original nodes. With
+them, onnxruntime opens the original model."""
 
 Provider = str | tuple[str, dict[Any, Any]]
 
@@ -92,7 +92,7 @@ Provider = str | tuple[str, dict[Any, Any]]
 def is_unsupported(
     source: Any, options: ort.SessionOptions | None, keywords: Collection[str]
 ) -> bool:
-    """Return whether onnxruntime must have the model as it is, or reads or writes other files."""
+    """Return whether onnxruntime requires the original model, or reads or writes other files."""
     if not isinstance(source, (str, bytes, os.PathLike)) or set(keywords) - {"enable_fallback"}:
         return True
     if bytes_allowed(LIMIT, DEFAULT_LIMIT) == 0 or os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL"):
@@ -226,7 +226,7 @@ def _maker(
 
 
 def found(link: Path) -> KeptModel | None:
-    """Return what a link leads to, if the content of all files is what it was."""
+    """Return the kept model to which a link refers, if no file has changed."""
     target = recorded(link)
     if target is None:
         return None
@@ -243,7 +243,7 @@ def found(link: Path) -> KeptModel | None:
 def _write_model(
     source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
 ) -> bool:
-    """Write the optimized model into a folder, or nothing if onnxfold refuses the source.
+    """Write the optimized model into a folder, or nothing if onnxfold rejects the source.
 
     Returns:
         Whether onnxruntime has optimized the model, too.
@@ -305,8 +305,10 @@ def rules_of_others() -> list[str]:
 
 
 def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
-    """Return the sets of inputs of a kept model that are worth holding constant, and their shares
-    of the work, see `onnxfold.runtime.splitting.dependence.WorthwhileInputs`.
+    """Return the sets of inputs of a kept model that are worth holding constant.
+
+    Each set has its share of the work, see
+    `onnxfold.runtime.splitting.dependence.WorthwhileInputs`.
     """
     try:
         document = json.loads((kept.entry / _INPUTS).read_bytes())
@@ -317,7 +319,7 @@ def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
 
 
 def _names_of_values(model: ir.Model) -> list[str]:
-    """Return the names of all initializers, and of results, which onnxruntime may fold to such."""
+    """Return the names of all initializers, and of results, which onnxruntime may fold."""
     from onnxfold.ir.graphs import all_graphs
 
     names = set[str]()
@@ -328,8 +330,9 @@ def _names_of_values(model: ir.Model) -> list[str]:
 
 
 def _save(model: ir.Model, path: str) -> None:
-    """Write a model with its weights beside it, at places from which onnxruntime maps them. The
-    weights get names to which no session options refer.
+    """Write a model with its weights in a data file, at offsets from which onnxruntime maps them.
+
+    The weights get names to which no session options refer.
     """
     from onnxfold.ir import storage
 
@@ -340,11 +343,14 @@ def _save(model: ir.Model, path: str) -> None:
 
 
 def hash_of(*parts: Any) -> str:
-    """Return a hash of values with different texts, as a name in the cache."""
+    """Return a hash of values, as a name in the cache.
+
+    Different values need a different ``repr``.
+    """
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @functools.cache
 def warn(reason: str) -> None:
-    """Log why a model is opened as it is, once a process for each reason."""
+    """Log why the original model is opened, once for each reason and process."""
     logger.warning("models are opened without optimization: %s", reason)

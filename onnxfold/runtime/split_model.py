@@ -1,4 +1,4 @@
-"""Splitting a model: what depends on runtime constants only leaves it, to be computed once."""
+"""Split a model: the nodes that depend on runtime constants only move to runtime_fold."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ ADAPTERS = "*.lora_?.*"
 
 logger = logging.getLogger("onnxfold")
 
-_MOST_ROWS = 12  # of printed candidates
-_MOST_PAIRED = 12  # inputs of which all pairs are tried
+_MAX_ROWS = 12  # of printed candidates
+_MAX_PAIRED = 12  # number of inputs whose pairs are examined
 
 
 @checked
@@ -69,10 +69,11 @@ def split(
     progress: Progress | None = None,
     **arguments: Unpack[SplitArguments],
 ) -> Bundle:
-    """Split a model into a part that runs once for given runtime constants, and the rest.
+    """Split a model into a part that runs once for each setting of the runtime constants, and
+    entry.
 
-    Writes ``entry.onnx``, ``runtime_fold.onnx``, ``manifest.json`` and compiled kernels. Running
-    runtime_fold and giving its outputs to entry computes what the source computes.
+    Writes ``entry.onnx``, ``runtime_fold.onnx``, ``manifest.json`` and compiled kernels. Entry
+    computes the outputs of the source if the outputs of runtime_fold are fed to it.
 
     Args:
         source: A path, an ``ir.Model``, an ``onnx.ModelProto`` or a ``torch.onnx.ONNXProgram``;
@@ -161,7 +162,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Candidates(Printable):
-    """What a model could be split by, the largest share of the work first.
+    """The candidates for runtime constants of a model, the largest share of the work first.
 
     Attributes:
         nodes: The number of nodes of the model, without those that are folded at compile time.
@@ -177,7 +178,7 @@ class Candidates(Printable):
     others: list[str]
 
     def _text_parts(self) -> Iterator[str | Table]:
-        shown = self.found[:_MOST_ROWS]
+        shown = self.found[:_MAX_ROWS]
         if self.pair is not None:
             shown = [*shown, self.pair]
         rows = [
@@ -194,15 +195,15 @@ class Candidates(Printable):
             yield Table(titles, rows)
         else:
             yield "no input lets nodes run once while the others change"
-        if len(self.found) > _MOST_ROWS:
-            yield f"and {len(self.found) - _MOST_ROWS} more: --json lists all"
+        if len(self.found) > _MAX_ROWS:
+            yield f"and {len(self.found) - _MAX_ROWS} more: --json lists all"
         if self.others:
-            yield f"alone without effect: {first_of(self.others, _MOST_ROWS)}"
+            yield f"alone without effect: {first_of(self.others, _MAX_ROWS)}"
 
 
 @checked
 def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
-    """Return the inputs that are worth holding constant, see `split`, and write nothing."""
+    """Return the inputs that are worth holding constant, see `split`. Nothing is written."""
     given = storage.model_in(source)
     with storage.explained(given):
         made = _Prepared(given, arguments, None)
@@ -224,7 +225,7 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
     globs |= {f"{re.split('[_.]', name)[0]}*" for name in inputs}
     shared = [glob for glob in sorted(globs) if len(fnmatch.filter(inputs, glob)) > 1]
     similar = [each for glob in shared if (each := of([glob]))]
-    best = sorted(alone, key=lambda each: -each.work)[:_MOST_PAIRED]
+    best = sorted(alone, key=lambda each: -each.work)[:_MAX_PAIRED]
     pairs = [each for a, b in combinations(best, 2) if (each := of([*a.names, *b.names]))]
     pair = max(pairs, key=lambda each: each.work, default=None)
     if pair is not None and pair.work <= max(c.work for c in alone if c.names[0] in pair.names):
@@ -248,7 +249,7 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemoryBundle:
-    """Split a model as `split` does, and write nothing but kernels."""
+    """Split a model like `split`, but write only kernels."""
     given = storage.model_in(source)
     with storage.explained(given):
         made = _split(given, backend, arguments)
@@ -259,7 +260,7 @@ def split_in_memory(
 def _compile(
     made: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
-    """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
+    """Compile the components of runtime_fold, and write the stages if a folder is given."""
     options = arguments.get("backend_options", ())
     seconds = arguments.get("compile_seconds", 120.0)
     target_cpu = arguments.get("target_cpu")
@@ -288,7 +289,7 @@ def _split(
     strict: bool = False,
     folder: Path | None = None,
 ) -> InMemoryBundle:
-    """Split a model in memory, to be written to a folder if one is given, see `onnxfold.split`."""
+    """Split a model in memory, see `onnxfold.split`. ``folder`` is the later folder of the bundle."""
     target_cpu = arguments.get("target_cpu")
     check_name(backend, arguments.get("backend_options", ()), strict, target_cpu)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
@@ -342,10 +343,10 @@ def _split(
 
 
 class _Prepared:
-    """A model before the cut: constants are folded, and chosen weights are inputs."""
+    """A model before the cut: its constants are folded, and selected weights are inputs."""
 
     def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
-        # the source itself is left alone
+        # the source is not changed
         model = storage.opened(source)
         self.model = model
         if folder is not None:
@@ -387,9 +388,9 @@ class _Prepared:
         self.nbytes -= result.removed_metadata_bytes
 
     def cut(self, model: ir.Model, names: Collection[str]) -> RuntimeCut:
-        """Return what depends on constants only, and where it is cut.
+        """Return the cut between the nodes that depend on constants only and all other nodes.
 
-        Outputs that are constant become an Identity of what makes them.
+        Each constant output becomes an Identity of the value that it had.
         """
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)
@@ -406,12 +407,12 @@ class _Prepared:
         return cut
 
     def optimized(self, part: ir.Model, allowed: int = 0) -> ir.Model:
-        """Optimize one of the two parts, which may take so many bytes (0: as many as it takes)."""
+        """Optimize one of the two parts, which may take ``allowed`` bytes (0 for no limit)."""
         if self.fold_at != "compile":
             return part
         declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
         run_passes(part, self.options, bytes_before=allowed)
-        for value in part.graph.outputs:  # a rule may have put another value in the place of one
+        for value in part.graph.outputs:  # a rule may have replaced an output
             if value.type is None and value.name in declared:
                 value.type, value.shape = declared[value.name]
         name_unnamed_outputs(part)

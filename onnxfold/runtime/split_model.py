@@ -289,7 +289,7 @@ def _split(
     strict: bool = False,
     folder: Path | None = None,
 ) -> InMemoryBundle:
-    """Split a model in memory, see `onnxfold.split`. ``folder`` is the later folder of the bundle."""
+    """Split a model in memory, see `onnxfold.split`. The bundle is written to ``folder`` later."""
     target_cpu = arguments.get("target_cpu")
     check_name(backend, arguments.get("backend_options", ()), strict, target_cpu)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:

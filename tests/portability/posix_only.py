@@ -7,6 +7,7 @@ KINDS = "creates a kind of file that Windows lacks"
 MODES = "changes permissions of POSIX"
 SIGNALS = "sends POSIX signals"
 
+COMPILE_AHEAD = "tests/runtime/test_compile_ahead.py"
 CHANGES = "tests/faults/test_changing_sources.py"
 FILE_SYSTEMS = "tests/faults/test_file_systems.py"
 ISOLATED = "tests/isolated/test_isolated.py"
@@ -42,6 +43,12 @@ POSIX_ONLY = {
     f"{ONNX_MLIR}/test_double.py::test_by_a_container_it_is_the_same": CONTAINERS,
     f"{ONNX_MLIR}/test_double.py::test_stages_need_a_compiler": CONTAINERS,
     f"{ONNX_MLIR}/test_tool.py": CONTAINERS,
+    f"{COMPILE_AHEAD}::test_a_killed_compilation_is_the_reason": SIGNALS,
+    f"{COMPILE_AHEAD}::test_a_process_that_ends_leaves_no_process[kill]": SIGNALS,
+    f"{COMPILE_AHEAD}::test_a_forked_process_waits_for_no_fold_of_another_thread": FORKS,
+    f"{COMPILE_AHEAD}::test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles": FORKS,
+    f"{COMPILE_AHEAD}::test_a_session_that_ends_in_a_forked_process_leaves_no_process": FORKS,
+    f"{COMPILE_AHEAD}::test_a_forked_process_folds_with_kernels_of_its_parent": FORKS,
     "tests/runtime/test_forked_sessions.py": FORKS,
     "tests/runtime/test_kernel_cache.py::test_a_cache_that_nobody_may_write_to_is_read": MODES,
     "tests/runtime/test_store.py::test_a_folder_that_others_may_write_to_is_refused": MODES,

@@ -44,7 +44,7 @@ def test_dims_are_fixed_on_request(options):
     [
         ({"dims": {"height": 2}}, "height"),
         ({"dims": {"batch": -2}}, r"dims\['batch'\] must be .* at least 0, got -2"),
-        ({"input_shapes": {"z": [2]}}, "no input 'z'"),
+        ({"input_shapes": {"z": [2]}}, "no input has the name 'z'"),
         ({"input_shapes": {"x": [2]}}, "3 axes"),
         ({"input_shapes": {"x": [2, 4, 4]}}, "size 3, not 4"),
         ({"dims": {"batch": 1}, "input_shapes": {"x": [2, 3, 4]}}, "1 and 2"),

@@ -1,10 +1,10 @@
 """Names of files in folders where Windows keeps replaced files that are mapped."""
 
-import gc
 import os
 from pathlib import Path
 
 from onnxfold.ir.storage.tensors import _MappedFiles
+from onnxfold.support.files import end_unused_mappings
 from onnxfold.support.process_state import THIS_PROCESS
 from onnxfold.support.system import CAN_REMOVE_OPEN_FILES
 
@@ -24,12 +24,6 @@ def contents(folder: Path) -> dict[str, bytes]:
     end_unused_mappings()
     paths = [path for path in folder.rglob("*") if path.is_file() and not is_kept(path)]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
-def end_unused_mappings() -> None:
-    """Destroy models that nothing uses on Windows, which does not remove their files before."""
-    if not CAN_REMOVE_OPEN_FILES:
-        gc.collect()
 
 
 def is_kept(path: Path) -> bool:

@@ -5,8 +5,8 @@ This is a forward dataflow analysis over the lattice
 minimum constness of its operands. Values that its subgraphs capture are operands, too. All other
 values are variable.
 
-A level between runtime and compile-time constants describes values of which only the sizes depend
-on inputs. It requires shapes, so `onnxfold.analysis.broadcasts` finds these values.
+A level between runtime and compile-time constants describes values whose sizes depend on inputs,
+but whose elements do not. It requires shapes, so `onnxfold.analysis.broadcasts` finds these values.
 """
 
 from __future__ import annotations

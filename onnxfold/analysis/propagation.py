@@ -104,7 +104,7 @@ class FactPropagation:
             self.set(new, Fact(dtype, shape) if old_fact.other is None else old_fact)
 
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Return whether a value may replace another one, of which one is a graph output.
+        """Return whether a value may replace another one. One of the two is a graph output.
 
         The declared shape of the output must be correct, unless it gets no new consumers.
         """

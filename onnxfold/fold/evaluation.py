@@ -28,7 +28,7 @@ from onnxfold.support.onnxruntime_sessions import (
     session_options,
 )
 from onnxfold.support.parallel import add_helpers, cpu_time
-from onnxfold.support.system import CPU_LIMIT_CODE
+from onnxfold.support.system import CPU_LIMIT_CODE, exit_description
 
 Array = npt.NDArray[Any]
 
@@ -151,8 +151,7 @@ def evaluate_isolated(
         elif failure.kind == "late" or failure.code == CPU_LIMIT_CODE:
             reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
-            how = str(failure).removeprefix("the process ended with ")
-            reason = f"onnxruntime crashed with {how}"
+            reason = f"onnxruntime crashed with {exit_description(failure.code)}"
         else:
             reason = f"the child process failed: {failure}"
         raise EvaluationError(reason) from failure

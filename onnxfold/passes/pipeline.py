@@ -127,8 +127,7 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
-    if model.ir_version < _FREE_INITIALIZERS:  # initializers are listed as inputs
-        model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+    if separate_initializers(model):
         model.ir_version = _FREE_INITIALIZERS
         # older models need not import an opset
         model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
@@ -153,6 +152,18 @@ def run_passes(
     return run.result
 
 
+def separate_initializers(model: ir.Model) -> bool:
+    """Remove initializers from the inputs of a model of an IR version that requires them there.
+
+    Returns:
+        Whether the model has such an IR version.
+    """
+    if model.ir_version >= _FREE_INITIALIZERS:
+        return False
+    model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+    return True
+
+
 def first_folding(
     model: ir.Model, options: Options, *, bytes_before: int
 ) -> tuple[Folding, RunContext]:
@@ -173,8 +184,7 @@ def first_folding(
         Simplify(options=options)  # raises an error for unknown names of rules
     for warning in options.doubtful(model):
         logger.warning("%s", warning)
-    if model.ir_version < _FREE_INITIALIZERS:  # as in `run_passes`
-        model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+    separate_initializers(model)
     functions = model.functions.values()
     time = time_for(bytes_before)
     run = RunContext(options, functions, bytes_before=bytes_before, time=time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -28,7 +28,9 @@ from onnxfold.rewrite.patterns import (
     any_of,
     anything,
     constant,
+    is_on_constants,
     is_optional,
+    walk,
 )
 
 _NEWEST_OPSETS: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -371,6 +373,19 @@ def is_available(op: Op, version: int | None) -> bool:
         if schema is not None and not schema.deprecated and accepts(op, schema):
             return True
     return False
+
+
+def unavailable_op(replacements: Iterable[Expression], opsets: Mapping[str, int]) -> Op | None:
+    """Return the first op of replacements that the opsets do not have, or None.
+
+    Ops on constants are computed before the model runs, so they may belong to newer opsets.
+    """
+    for expression in walk(replacements):
+        if not isinstance(expression, Op) or is_on_constants(expression):
+            continue
+        if not is_available(expression, opsets.get(expression.domain)):
+            return expression
+    return None
 
 
 def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:

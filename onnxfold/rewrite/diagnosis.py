@@ -21,7 +21,7 @@ from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ir.symbolic import Expr, NotKnown
 from onnxfold.ir.symbolic.fact import Texts
 from onnxfold.rewrite.apply import Mismatch, try_apply
-from onnxfold.rewrite.build import Refused, is_available
+from onnxfold.rewrite.build import Refused, unavailable_op
 from onnxfold.rewrite.conditions import (
     Attribute,
     Joined,
@@ -43,12 +43,10 @@ from onnxfold.rewrite.patterns import (
     Variable,
     anything,
     filled,
-    is_on_constants,
     near,
     omitted,
     op_of,
     result,
-    walk,
 )
 from onnxfold.rewrite.rule import Rule
 from onnxfold.support.errors import OnnxFoldError
@@ -182,12 +180,10 @@ def unmet_opset(rule: Rule, opsets: Mapping[str, int]) -> str | None:
         return f"it requires opset {low} or later, and the model has opset {version}"
     if version > (high or math.inf):
         return f"it requires opset {high} or earlier, and the model has opset {version}"
-    for op in walk(rule.pair.replacements):
-        if not isinstance(op, Op) or is_on_constants(op):
-            continue
-        if not is_available(op, opsets.get(op.domain)):
-            return f"the opset of the model lacks {_op_types(op)}, which the replacement has"
-    return None
+    op = unavailable_op(rule.pair.replacements, opsets)
+    if op is None:
+        return None
+    return f"the opset of the model lacks {_op_types(op)}, which the replacement has"
 
 
 def matches_root(rule: Rule, node: ir.Node) -> bool:

@@ -18,7 +18,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.ir.onnx_ir_private import nodes_of, uses
 from onnxfold.ir.symbolic import Fact, NotKnown
 from onnxfold.rewrite.apply import Mismatch, apply
-from onnxfold.rewrite.build import Refused, is_available
+from onnxfold.rewrite.build import Refused, unavailable_op
 from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.patterns import (
     Constant,
@@ -28,10 +28,8 @@ from onnxfold.rewrite.patterns import (
     Rest,
     any_of,
     filled,
-    is_on_constants,
     omitted,
     op_of,
-    walk,
 )
 from onnxfold.rewrite.rule import Rule, RuleError
 from onnxfold.support.errors import OnnxFoldError
@@ -340,15 +338,11 @@ _table_of = functools.lru_cache(maxsize=32)(_Table)
 
 
 def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
-    """Return whether the opsets have all ops of the replacement.
-
-    Ops on constants are computed before the model runs, so they may belong to newer opsets.
-    """
+    """Return whether the opsets are those of the rule and have all ops of the replacement."""
     low, high = rule.opset
     if not low <= opsets.get("", 1) <= (high or math.inf):
         return False
-    new_ops = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
-    return all(is_on_constants(op) or is_available(op, opsets.get(op.domain)) for op in new_ops)
+    return unavailable_op(rule.pair.replacements, opsets) is None
 
 
 def _could_be(pattern: Expression, origin: _Origin) -> bool:

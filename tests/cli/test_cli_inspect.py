@@ -5,7 +5,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from folders import end_unused_mappings
 from model_table import floats, parse, with_weights
 
 import onnxfold
@@ -13,6 +12,7 @@ from onnxfold.runtime.backends import targets
 from onnxfold.runtime.backends.iree import Iree
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.support.files import end_unused_mappings
 from onnxfold.support.system import cpu_levels
 from onnxfold.tools.report import bundle_contents
 

@@ -14,7 +14,6 @@ import onnx_ir as ir
 import onnxruntime as ort
 import psutil
 import pytest
-from folders import end_unused_mappings
 from model_table import external as external_tensor
 from mounts import mounted
 from reference_session import reference_session
@@ -26,6 +25,7 @@ from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.support import files
 from onnxfold.support.errors import OnnxFoldError, UsageError
+from onnxfold.support.files import end_unused_mappings
 from onnxfold.support.system import CAN_REMOVE_OPEN_FILES
 
 KEY = "session.model_external_initializers_file_folder_path"

@@ -13,13 +13,13 @@ import numpy as np
 import onnx
 import psutil
 import pytest
-from folders import end_unused_mappings
 from mounts import mounted
 from runtime_models import bundle_of, decoder_feeds, options, original, random
 
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.support.errors import UsageError
+from onnxfold.support.files import end_unused_mappings
 from onnxfold.support.onnxruntime_sessions import array_of, ort_value
 
 

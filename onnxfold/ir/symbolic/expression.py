@@ -233,7 +233,7 @@ class Algebra(Atoms):
         )
 
     def broadcast(self, a: Number, b: Number) -> Number:
-        """Return the broadcast size of two sizes that are equal or of which one is 1."""
+        """Return the broadcast size of two sizes. They are equal, or one of them is 1."""
         if a == b or b == 1:
             return a
         if a == 1:

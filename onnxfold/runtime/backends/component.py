@@ -68,8 +68,7 @@ class Component:
     Attributes:
         dtypes: The NumPy names of the dtypes of the outputs.
         original: The unchanged nodes of runtime_fold. Inputs have no default values, because
-        callers
-            pass all inputs to a kernel.
+            callers pass all inputs to a kernel.
         model: The model to compile.
         weights: Names of the weights that follow the inputs in calls of the kernel.
         content: The serialized model to compile. It is equal for components that differ only in

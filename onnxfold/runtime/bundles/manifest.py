@@ -101,7 +101,7 @@ class Kernel:
     weights: list[str] = field(default_factory=list)
     """Initializers of runtime_fold that are the last inputs of the kernel."""
     file: str | None = None
-    """The path in the bundle; None if there is no kernel, see ``reason``."""
+    """The path in the bundle; None without a kernel, see ``reason``."""
     function: str = ""
     dtypes: list[str] = field(default_factory=list)
     """The names in NumPy of the dtypes of the outputs."""

@@ -64,8 +64,8 @@ class Session(Printable):
     The session compares the bits of each value with a copy of the last value, even for read-only
     arrays. So an array may be overwritten with new values. New content is folded again unless the
     cache contains it. Threads may run a session at the same time. Threads that use different
-    constants should feed all of them, or use a handle each (`fold`). A handle requires neither the
-    copy nor the comparison.
+    constants should feed all of them, or use a handle each (`fold`). Runs with a
+    handle require neither the copy nor the comparison.
 
     onnxruntime maps the weights in the files of the model. The files may be replaced, as `save`
     does, but must not be changed in place while the session is in use.
@@ -77,12 +77,11 @@ class Session(Printable):
             millisecond at most. Options with external data in memory are rejected. Values of
             ``add_initializer`` must equal those of the model, as onnxruntime requires.
         providers: Execution providers, as for onnxruntime. The default is the CPU provider.
-        backend: The backend of runtime_fold. With "auto", kernels or onnxruntime run it, depending
-        on
-            which is faster in the folds of this session. Another process compiles kernels of a
-            model after the first fold, and they are kept in the user's cache folder. With
+        backend: The backend of runtime_fold. With "auto", the faster one of kernels and onnxruntime
+            runs it, as measured in the folds of this session. Another process compiles the kernels
+            of a model after the first fold, and the user's cache folder keeps them. With
             "onnxruntime", no kernels are used. With "iree" or "onnx-mlir", kernels of this compiler
-            are always used. Those of a model are compiled when the session is created.
+            are always used. The kernels of a model are compiled when the session is created.
         strict_backend: Whether this backend must run all of runtime_fold in every fold. Otherwise
             onnxruntime runs the parts that the backend cannot run, and a warning contains the
             reasons.

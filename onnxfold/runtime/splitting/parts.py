@@ -37,7 +37,7 @@ _STEPS = 40_000
 """Number of prices of a cached byte in the search for the lowest sufficient price."""
 
 _MAX_PRICE_EXPONENT = 40
-"""The highest price of a cached byte is two to this power: no saved work is worth a byte then."""
+"""The highest price of a cached byte in the search is two to this power."""
 
 _Cut = tuple[list[ir.Value], int, dict[ir.Node, StayingNode]]
 

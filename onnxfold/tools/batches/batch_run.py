@@ -211,7 +211,10 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
 
 
 def _requirements(memory: int, client: Any) -> dict[str, Any] | str:
-    """Return dask's arguments that select workers with enough memory, or why there is no worker."""
+    """Return dask's arguments that select workers with enough memory.
+
+    If no worker has enough memory, return the reason as text instead.
+    """
     workers = client.scheduler_info(n_workers=-1)["workers"]
     resources = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
     declared = {name: nbytes for name, nbytes in resources.items() if nbytes is not None}

@@ -20,7 +20,7 @@ from onnxfold.ir.editing import make_node_names_unique
 from onnxfold.ir.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.ir.storage import ModelLike
 from onnxfold.passes.context import Result
-from onnxfold.passes.pipeline import run_bounded
+from onnxfold.passes.pipeline import run_bounded, separate_initializers
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.support.errors import UsageError, option, suggestion
@@ -36,7 +36,6 @@ logger = logging.getLogger("onnxfold")
 _MAX_DECISIONS = 20  # rows of the table
 _MAX_STEPS = 12  # rows of a path; the middle of a longer path is left out
 _MAX_NAMES = 8  # in a line
-_FREE_INITIALIZERS = 4  # the IR version from which initializers need not be inputs
 
 
 @dataclass(frozen=True)
@@ -233,8 +232,7 @@ def _rule_matches(source: ModelLike, name: str, rule: str | None, options: Optio
     """Return how far a rule, or the closest rules, match at a node."""
     chosen = None if rule is None else rule_named(rule, options)
     model = storage.opened(source)
-    if model.ir_version < _FREE_INITIALIZERS:
-        model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+    if separate_initializers(model):
         model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
     make_node_names_unique(model)
     node = _node_named(model, name)

@@ -271,7 +271,7 @@ def _one_rule(matches: RuleMatches, match: RuleMatch) -> Iterator[str | Table]:
 
 
 def _outcome(attempt: Attempt) -> tuple[bool, list[str], list[str]]:
-    """Return what is printed of an attempt, without the facts, such as other consumers."""
+    """Return the printed parts of an attempt, except for the facts, such as other consumers."""
     return attempt.applies, attempt.matched, [failure.reason for failure in attempt.failures]
 
 

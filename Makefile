@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Each has a cache of its own: mypy discards results for another platform.
 PLATFORMS := linux darwin win32
+# The system that `make test-portable` simulates: windows or macos.
+SYSTEM ?= windows
 MYPY = $(BIN)/mypy --cache-dir .mypy_cache/$$platform
 
 .PHONY: demo test test-portable test-cpus docs
@@ -17,9 +19,9 @@ test: $(VENV)/.installed
 	for platform in $(PLATFORMS); do $(MYPY) --platform $$platform || exit 1; done
 	$(BIN)/pytest -n 3 --dist worksteal
 
-# The suite as on Windows, which a plugin simulates. tests/portability/posix_only.py lists exceptions.
+# A plugin simulates the system. tests/portability/posix_only.py lists the tests that Windows skips.
 test-portable: $(VENV)/.installed
-	$(BIN)/pytest -n 3 --dist worksteal -p tests.portability.as_on_windows
+	$(BIN)/pytest -n 3 --dist worksteal -p tests.portability.as_on_$(SYSTEM)
 
 test-cpus: $(VENV)/.installed
 	$(BIN)/python -m tests.cpus

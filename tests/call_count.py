@@ -1,4 +1,4 @@
-"""How much work something is, the same on a machine under load."""
+"""Measure work by the number of calls, which does not depend on the load of the machine."""
 
 import sys
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from types import FrameType
 
 
 def calls_of(work: Callable[[], object]) -> int:
+    """Return the number of Python and C calls that a function makes."""
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""Decide from the values of past runs which inputs to hold constant, and which values to fold.
+"""Detect repeated input values, to select the inputs to hold constant and the values to fold.
 
 Values are compared by their keys, see `onnxfold.runtime.sessions.constant_values.content_key`. The
 classes are not thread-safe.
@@ -13,24 +13,28 @@ from onnxfold.runtime.sessions.constant_values import content_key
 from onnxfold.support.onnxruntime_sessions import Feed
 
 MOST_NEW = 64
-"""Number of successive runs with new values after which values are not expected to repeat. More
-threads than this seldom start a sequence at the same time."""
+"""Number of successive runs with new values after which values are not expected to repeat.
+
+If several threads start a sequence at the same time, each of their first runs has a new value. A
+session seldom has more threads than this number.
+"""
 
 _DEFAULT = "default"
-"""The key of an input that is not fed and has its default value."""
+"""Key of an input that is not fed, so that it has its default value."""
 
 
 class InputWatch:
-    """Finds the inputs whose values repeat.
+    """Find the inputs whose values repeat in successive runs.
 
     Args:
-        sets: The sets of inputs that are worth holding constant, the largest share of work first.
+        sets: The sets of inputs that are worth holding constant, sorted by descending share of the
+            work.
         required: The inputs without a default value. They are never all held constant.
     """
 
     def __init__(self, sets: Sequence[frozenset[str]], required: frozenset[str]) -> None:
         self.changes = 0
-        """Number of successive runs in which no worthwhile set of inputs repeated."""
+        """Number of successive runs in which no element of ``sets`` repeated."""
         self._sets = sets
         self._required = required
         watched: frozenset[str] = frozenset().union(*sets)
@@ -39,7 +43,12 @@ class InputWatch:
         }
 
     def observe(self, feed: Mapping[str, Feed]) -> frozenset[str]:
-        """Note the values of a run; return the inputs to hold constant, or an empty set."""
+        """Record the values of a run, and return the inputs to hold constant.
+
+        Returns:
+            The union of the sets that repeated. If it contains all required inputs, the first of
+            these sets. If no set repeated, an empty set.
+        """
         repeated = set()
         for name, recent in self._recent.items():
             key = content_key(feed[name]) if name in feed else _DEFAULT
@@ -61,14 +70,15 @@ class InputWatch:
 
 
 class ValueHistory:
-    """Predicts whether a value will be used again.
+    """Predict whether a value will be used again.
 
     A value that was used before is expected to be used again. A new value is expected to be used
-    again if it is the first one, or if the previous value was used at least twice.
+    again if it is the first value, or if the previous value was used at least twice.
 
     Args:
         capacity: Number of values to remember. It should not exceed the number of values whose
-            folded tensors are held: otherwise each value of a long cycle would be folded again.
+            folded tensors fit in the cache. With a larger capacity, each value of a long cycle
+            would be folded in each cycle.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -79,8 +89,8 @@ class ValueHistory:
         self._last: Hashable | None = None
 
     def add(self, key: Hashable) -> bool:
-        """Note the value of a run; return whether to fold it."""
-        stays = self._last is None or self._uses.get(self._last, 0) >= 2
+        """Record the value of a run, and return whether to fold it."""
+        expects_repetition = self._last is None or self._uses.get(self._last, 0) >= 2
         uses = self._uses.pop(key, 0) + 1
         self._uses[key] = uses
         self._last = key
@@ -90,4 +100,4 @@ class ValueHistory:
             self.new_values = 0
             return True
         self.new_values += 1
-        return stays
+        return expects_repetition

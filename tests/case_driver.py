@@ -1,7 +1,8 @@
-"""Drives generators of models: what each seed makes is checked in a child process.
+"""Check the model that a generator makes from each seed in a child process.
 
-A generator has a module of tasks, functions that run in the child: they take a function that is
-told their phase, then their arguments. A child that dies, hangs or takes too much is one result.
+A generator has a module of tasks, which are functions that run in the child process. The first
+argument of a task is a function that the task calls with the name of each phase. If the child
+dies, hangs or exceeds a limit, this is the result of one seed, and the driver continues.
 """
 
 import contextlib
@@ -25,8 +26,8 @@ import psutil
 
 Phase = Callable[[str], None]
 SECONDS = 30
-_TICK = 0.25  # seconds between looks at the time and memory that a task has taken
-_ORIGINAL = 0.2  # share of both that is enough for what onnxruntime does in the phase "original"
+_TICK = 0.25  # seconds between two measurements of the time and memory of a task
+_ORIGINAL = 0.2  # fraction of both limits for the phase "original", which runs onnxruntime only
 
 
 class Died(Exception):
@@ -34,8 +35,8 @@ class Died(Exception):
 
     Attributes:
         how: The name of a signal, an exit code, "hangs", or "memory".
-        phase: What the task said last.
-        log: What the process printed, with the stacks of its threads.
+        phase: The last phase that the task reported.
+        log: The output of the process, with the stacks of its threads.
     """
 
     def __init__(self, how: str, phase: str, log: str = "") -> None:
@@ -46,12 +47,13 @@ class Died(Exception):
 
 
 class Worker:
-    """Runs tasks in a child process, in a new one whenever one is needed.
+    """Runs tasks in a child process and replaces a child that has ended.
 
     Args:
         tasks: The module of the tasks.
-        cpu_seconds: CPU time of each phase of a task, with all that it starts; None for any.
-        memory: Resident memory with all that it has started, bytes.
+        cpu_seconds: Limit of the CPU time of each phase of a task, including the processes that it
+            starts. None means no limit.
+        memory: Limit of the resident memory in bytes, including the processes that the task starts.
     """
 
     def __init__(
@@ -63,17 +65,22 @@ class Worker:
         self._room = tempfile.TemporaryDirectory(prefix="worker-")
         self._log = Path(self._room.name) / "log"
         self.scratch = Path(self._room.name) / "tmp"
-        """Where temporary files of the tasks go."""
+        """Folder for temporary files of the tasks."""
         self.scratch.mkdir()
         self._process: Any = None
         self._pipe: Connection | None = None
 
     def run(self, task: str, *arguments: Any, seconds: float = SECONDS) -> Any:
-        """The result of a task.
+        """Run a task and return its result.
+
+        Args:
+            task: The name of a function in the module of the tasks.
+            arguments: The arguments of the task after its first one.
+            seconds: Limit of the wall-clock time of each phase.
 
         Raises:
-            Died: The process ended, or was ended: it may take so many seconds for each phase.
-            RuntimeError: What the task raised.
+            Died: The process ended, or was killed because it exceeded a limit.
+            RuntimeError: The task raised an error, whose class and message are in this error.
         """
         if self._process is None:
             self._start()
@@ -100,7 +107,11 @@ class Worker:
                 return content
 
     def _look(self, phase: str, is_late: bool, before: float | None) -> float:
-        """Raise Died if the process takes too long, or too much memory; its CPU time when first."""
+        """Raise `Died` if the process exceeds a limit.
+
+        Return its CPU time at the first measurement of the phase, which is passed as `before` to
+        later calls.
+        """
         seconds = 0.0
         nbytes = 0.0
         for process in _family(self._process.pid):
@@ -113,7 +124,7 @@ class Worker:
         is_late |= self._cpu_seconds is not None and seconds - before > self._cpu_seconds * share
         if is_late or nbytes > self._memory * share:
             with contextlib.suppress(OSError):
-                os.kill(self._process.pid, signal.SIGABRT)  # faulthandler says where it is
+                os.kill(self._process.pid, signal.SIGABRT)  # faulthandler prints the stacks
             raise self._ended("hangs" if is_late else "memory", phase)
         return before
 
@@ -156,7 +167,7 @@ def _serve(pipe: Connection, tasks: str, log: str, scratch: str) -> None:
     import resource
     import warnings
 
-    # onnxruntime writes warnings whatever it is told
+    # onnxruntime writes some warnings regardless of its log level
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(written, 1)
     os.dup2(written, 2)
@@ -183,7 +194,7 @@ def _serve(pipe: Connection, tasks: str, log: str, scratch: str) -> None:
 
 @dataclass
 class Failure:
-    """What went wrong, and where it belongs."""
+    """A failure of one variant of a model, with the place in the code or another short key."""
 
     variant: str
     kind: str
@@ -192,7 +203,7 @@ class Failure:
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost function of onnxfold that an error came through, and where it was raised."""
+    """Return the innermost function of onnxfold in a traceback, and the one that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if re.search(r"[\\/](onnxfold|rules)[\\/]", f.filename)]
     places = ["/".join(Path(f.filename).parts[-2:]) + f":{f.name}" for f in ours[-1:] + frames[-1:]]
@@ -205,7 +216,7 @@ def one_line(error: BaseException) -> str:
 
 @dataclass
 class Result:
-    """What came of a seed: why it is discarded, or what is wrong and what was reached."""
+    """The result of a seed: the reason to discard it, or its failures and coverage counts."""
 
     discarded: str = ""
     failures: list[Failure] = field(default_factory=list)
@@ -215,7 +226,7 @@ class Result:
 
 @dataclass
 class Found:
-    """What came of many seeds; failures by their class."""
+    """The results of many seeds, with failures grouped by class."""
 
     checked: int = 0
     failed: int = 0
@@ -225,7 +236,7 @@ class Found:
     reached: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def summary(self) -> str:
-        """Counts, reasons for discarding, and each class with some of its seeds."""
+        """Return counts, reasons for discarding, and each class with some of its seeds."""
         lines = [
             f"{self.checked} checked, {sum(self.discarded.values())} discarded, "
             f"{self.failed} failed, {len(self.classes)} classes"
@@ -245,15 +256,15 @@ def drive(
     seconds: float = SECONDS,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Make and check what all seeds give.
+    """Run a task for each seed, and return the results and the classes of failures.
 
     Args:
-        worker: Runs the tasks; it is stopped in the end.
+        worker: Runs the tasks. It is stopped at the end.
         seeds: The seeds.
-        call: The task and its arguments for a seed. It gives a `Result`.
-        classify: The class of a failure, and what there is to say of it.
-        seconds: What each phase of a task may take.
-        show: Gets failures of new classes as they are found.
+        call: Returns the task and its arguments for a seed. The task returns a `Result`.
+        classify: Returns the class of a failure and a text that describes it.
+        seconds: Limit of the wall-clock time of each phase of a task.
+        show: Is called with a text for the first failure of each class and after every 250 seeds.
     """
     found = Found()
     try:
@@ -266,7 +277,7 @@ def drive(
                 found.failed += bool(result.failures)
                 for name, counts in result.reached.items():
                     found.reached[name] += counts
-            # another variant of the same model fails in the same way
+            # several variants of a model often fail in the same way: count one of them
             for failure in {(f.kind, f.place): f for f in result.failures[::-1]}.values():
                 key, text = classify(seed, failure)
                 if key not in found.classes:

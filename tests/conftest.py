@@ -1,3 +1,5 @@
+"""Select the hypothesis profile and skip the tests that cannot run on Windows."""
+
 import os
 import sys
 from pathlib import Path
@@ -9,8 +11,8 @@ from tests.portability.posix_only import posix_only
 
 ROOT = Path(__file__).parents[1]
 
-# The same examples in every run: a change is judged by what it changes.
-# `HYPOTHESIS_PROFILE=explore pytest` looks for new ones.
+# The profile "fixed" draws the same examples in every run, so that a new failure has a cause in
+# the code. `HYPOTHESIS_PROFILE=explore pytest` draws new examples.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None)
 
@@ -20,7 +22,7 @@ def pytest_configure() -> None:
 
 
 class SkippedModule(pytest.Module):
-    """A module that is not imported, as it needs functions that the system lacks."""
+    """A test module that is not imported because it needs functions that the system lacks."""
 
     reason = ""
 

@@ -1,4 +1,4 @@
-"""Names of files in folders where Windows keeps replaced files that are mapped."""
+"""List the files of folders, without replaced files that Windows keeps while they are mapped."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ from onnxfold.support.system import CAN_REMOVE_OPEN_FILES
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
     """Return the sorted names in a folder.
 
-    Replaced files that this process maps are not included. Only Windows has them: they are removed
-    when their models are destroyed.
+    Replaced files that this process maps are not included. They exist only on Windows, until the
+    models that map them are destroyed.
     """
     end_unused_mappings()
     return sorted(name for name in os.listdir(folder) if not is_kept(Path(folder, name)))
@@ -27,7 +27,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def is_kept(path: Path) -> bool:
-    """Return whether a path is that of a replaced file that this process maps."""
+    """Return whether a path names a replaced file that this process maps."""
     if CAN_REMOVE_OPEN_FILES or path.suffix != ".tmp":
         return False
     status = path.stat()

@@ -1,4 +1,4 @@
-"""Makes many models of a few: other sizes, dtypes and opsets, and some that are broken."""
+"""Create models of many sizes, dtypes and opsets, some of them damaged, for tests of batches."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
 
 
 def small_model(k: int) -> onnx.ModelProto:
-    """A model with constant work in it; no two are the same."""
+    """Return a model with nodes to fold. Each `k` returns a different model."""
     dtype = _DTYPES[k % len(_DTYPES)]
     opset = 13 + k % 9
     size = 2 + k % 61
@@ -23,12 +23,12 @@ def small_model(k: int) -> onnx.ModelProto:
 
 
 def write_many(folder: Path, count: int, broken: int) -> list[Path]:
-    """Write models into a tree of folders, and return those that are broken.
+    """Write models to a tree of folders, and return the paths of the damaged ones.
 
     Args:
         folder: An empty folder.
-        count: How many there are in all; every tenth is the Swin that comes with the project.
-        broken: How many of them cannot be read, or are not valid.
+        count: Number of models. Every tenth model is `models/swin.onnx`.
+        broken: Number of models that are truncated, no ONNX model, or invalid.
     """
     swin = (ROOT / "models" / "swin.onnx").read_bytes()
     bad = []
@@ -54,6 +54,6 @@ def _damages(content: bytes, k: int) -> Iterator[bytes]:
 
 
 def large_model(path: Path, nodes: int) -> None:
-    """A model of so many nodes that its graph alone takes about a kilobyte for each."""
+    """Write a chain of nodes. Its graph takes about a kilobyte of memory for each node."""
     chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(nodes))
     saved(f"chain (float[N] v0) => (float[N] v{nodes}) {{ {chain} }}", path, 17)

@@ -1,4 +1,4 @@
-"""Many models at a time: results, failures, going on after an end, and who does the work."""
+"""Test batches: results, failures, repeated batches, journals, and executors."""
 
 import json
 import multiprocessing
@@ -42,9 +42,9 @@ def single_runs(folder: Path, output: Path) -> dict[str, bytes]:
     return results(output)
 
 
-def test_results_are_those_of_single_runs(models: Path, tmp_path: Path):
+def test_results_equal_those_of_single_runs(models: Path, tmp_path: Path):
     seen: list[tuple[int, int]] = []
-    (models / "again").symlink_to(models)  # a folder in itself is read once
+    (models / "again").symlink_to(models)  # a link to a folder that contains it is not followed
     given = [models, f"{models}/../{models.name}"]  # the same folder
     done = onnxfold.batch(
         given, tmp_path / "out", workers=2, progress=lambda _, n, total: seen.append((n, total))
@@ -59,7 +59,7 @@ def test_results_are_those_of_single_runs(models: Path, tmp_path: Path):
     assert swin.memory and swin.peak
 
 
-def test_a_second_batch_does_what_is_left(models: Path, tmp_path: Path):
+def test_second_batch_repeats_only_missing_and_changed_models(models: Path, tmp_path: Path):
     out = tmp_path / "out"
     onnxfold.batch(models, out)
     before = results(out)
@@ -74,7 +74,7 @@ def test_a_second_batch_does_what_is_left(models: Path, tmp_path: Path):
     assert onnxfold.batch(models, out, level=0).count() == {"done": 10}
 
 
-def test_a_model_that_fails_is_one_line(tmp_path: Path):
+def test_failures_of_invalid_models_are_recorded(tmp_path: Path):
     folder = tmp_path / "in"
     out = tmp_path / "out"
     bad = write_many(folder, 9, 3)
@@ -87,7 +87,7 @@ def test_a_model_that_fails_is_one_line(tmp_path: Path):
     assert again.count() == {"failed": 3, "unchanged": 6}
     assert again.failed == done.failed
     assert (out / "onnxfold-batch.jsonl").read_text().splitlines() == lines
-    assert len(onnxfold.batch(f"{folder}/../in", out).failed) == 3  # the same, called otherwise
+    assert len(onnxfold.batch(f"{folder}/../in", out).failed) == 3  # the same folder
 
 
 def test_a_missing_data_file_is_named_after_its_model(tmp_path: Path):
@@ -98,7 +98,7 @@ def test_a_missing_data_file_is_named_after_its_model(tmp_path: Path):
     assert failed.reason == f"{tmp_path}/m.onnx: {tmp_path}/w: No such file or directory"
 
 
-def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
+def test_models_that_exceed_time_or_memory_fail(tmp_path: Path):
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "small.onnx").write_bytes(small_model(0).SerializeToString())
@@ -118,15 +118,15 @@ def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
     assert onnxfold.batch(folder, tmp_path / "none", memory=0).count() == {"failed": 2}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
-def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
+@pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
+def test_models_of_killed_workers_are_repeated(tmp_path: Path):
     folder = tmp_path / "in"
     out = tmp_path / "out"
     write_many(folder, 10, 0)
     killed: list[str] = []
 
     def kill_one(stage: str, done: int, total: int) -> None:
-        """A model is done: the process that did it, or the other one, ends in the next."""
+        """Kill one of the two workers after the first model."""
         tasks = Path("/proc/self/task").glob("*/children")
         for pid in " ".join(task.read_text() for task in tasks).split():
             if (
@@ -143,12 +143,16 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
 
 
 def spawned(workers: int) -> ProcessPoolExecutor:
-    """A fork of this process, which has threads, may hang; it is the default up to Python 3.13."""
+    """Return a pool of spawned processes.
+
+    A fork of this process may hang, because it has threads. On Linux, fork is the default method up
+    to Python 3.13.
+    """
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
 
 
 @pytest.mark.parametrize("kind", [ThreadPoolExecutor, spawned])
-def test_any_executor(kind, models: Path, tmp_path: Path):
+def test_batch_accepts_any_executor(kind, models: Path, tmp_path: Path):
     with kind(2) as executor:
         done = onnxfold.batch(f"{models}/d[01]/*.onnx", tmp_path / "out", executor=executor)
     assert done.count() == {"done": 4}
@@ -172,7 +176,7 @@ def test_urls(models: Path, tmp_path: Path):
         onnxfold.batch(*urls)
 
 
-def test_copies_of_a_batch_that_was_killed_go_with_the_next(tmp_path: Path):
+def test_next_batch_removes_the_copies_of_a_killed_batch(tmp_path: Path):
     pytest.importorskip("fsspec")
     folder = tmp_path / "in"
     copies = tmp_path / "temporary"
@@ -187,12 +191,12 @@ def test_copies_of_a_batch_that_was_killed_go_with_the_next(tmp_path: Path):
             assert batch.poll() is None
         batch.kill()
     assert list(copies.rglob("*.onnx"))
-    # by then no process of the first one is left, which could hold a lock
+    # no process of the killed batch holds a lock any more
     subprocess.run(command, stderr=subprocess.DEVNULL, env=environment, check=True)
     assert not list(copies.iterdir())
 
 
-def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
+def test_invalid_arguments_are_rejected(models: Path, tmp_path: Path):
     other = tmp_path / "other" / "d0"
     out = tmp_path / "out"
     other.mkdir(parents=True)
@@ -211,7 +215,7 @@ def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
     assert not out.exists()
 
 
-def test_a_journal_with_a_line_that_was_cut(models: Path, tmp_path: Path):
+def test_truncated_lines_of_a_journal_are_ignored(models: Path, tmp_path: Path):
     out = tmp_path / "out"
     onnxfold.batch(models, out)
     journal = out / "onnxfold-batch.jsonl"
@@ -235,14 +239,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     quiet = capsys.readouterr()
     assert quiet.out == "" and f"error: {folder}/d0/m0.onnx: not an ONNX model" in quiet.err
     assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(out), "--check", "1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["count"] == {"unchanged": 4}
+    document = json.loads(capsys.readouterr().out)
+    assert document["count"] == {"unchanged": 4}
     assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(tmp_path / "b"), "--plan"]) == 0
     assert "4 models: 4 planned" in capsys.readouterr().out
     assert not (tmp_path / "b").exists()
 
 
-def test_a_check_takes_what_compare_takes(tmp_path: Path):
+def test_check_accepts_the_options_of_compare(tmp_path: Path):
     folder = tmp_path / "in"
     out = tmp_path / "out"
     folder.mkdir()
@@ -263,7 +267,7 @@ def test_a_check_takes_what_compare_takes(tmp_path: Path):
         onnxfold.batch(folder, out, feeds={"x": np.ones((3, 2), np.float32)})
 
 
-def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
+def test_signal_leaves_no_partial_files(tmp_path: Path):
     folder = tmp_path / "in"
     out = tmp_path / "out"
     write_many(folder, 40, 0)
@@ -280,12 +284,12 @@ def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
     finished = len(results(out))
     assert finished < 40
     again = onnxfold.batch(folder, out)
-    # what was written, and not yet in the journal, is done again
+    # models that were written, but not recorded in the journal, are repeated
     assert again.count().get("unchanged", 0) >= finished - 2
     assert results(out).keys() == results(folder).keys()
 
 
-def test_an_invalid_address_of_a_scheduler_is_told(models: Path, tmp_path: Path):
+def test_invalid_scheduler_address_is_reported(models: Path, tmp_path: Path):
     pytest.importorskip("distributed")
     with pytest.raises(OnnxFoldError, match="there is no dask scheduler at nowhere: missing port"):
         onnxfold.batch(models, tmp_path / "out", scheduler="nowhere")

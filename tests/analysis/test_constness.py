@@ -16,7 +16,7 @@ from onnxfold.support.errors import ModelError, UsageError
 
 
 def analyse(text, *names, **options):
-    """Constness by value name, of all graphs."""
+    """Return the constness of all node outputs, by value name."""
     model = model_of(text)
     inputs = select_runtime_constants(model, names, **options)
     found = ModelFacts(model, runtime_constants=inputs).constness
@@ -50,7 +50,7 @@ def test_random_and_custom_ops_are_variable():
     assert found == {"a": "VARIABLE", "b": "VARIABLE", "c": "RUNTIME"}
 
 
-def test_what_a_subgraph_captures_counts():
+def test_captured_values_limit_the_constness_of_a_node():
     text = """g (float[2] x, float[2] r, bool c) => (float[2] y, float[2] z) {
         y = If (c) <then_branch = t () => (float[2] a) { a = Neg(r) },
                     else_branch = e () => (float[2] b) { b = Exp(r) }>
@@ -63,7 +63,7 @@ def test_what_a_subgraph_captures_counts():
     assert analyse(text, "r")["y"] == "VARIABLE"
 
 
-def test_what_changes_from_turn_to_turn_of_a_loop_is_variable_there():
+def test_values_that_depend_on_loop_state_are_variable():
     found = analyse(
         """g (float[2] r, int64 n) => (float[2] y) {
             y = Loop (n, , r) <body = b (int64 i, bool go, float[2] s) => (bool go2, float[2] t) {
@@ -79,7 +79,7 @@ def test_what_changes_from_turn_to_turn_of_a_loop_is_variable_there():
     assert (found["q"], found["t"]) == ("RUNTIME", "VARIABLE")
 
 
-def test_a_call_is_as_constant_as_what_the_function_is_given():
+def test_a_call_is_as_constant_as_its_least_constant_argument():
     found = analyse(
         """g (float[2] x, float[2] r) => (float[2] y, float[2] z) <float[2] w = {1, 2}> {
             y, z = local.f(x, r)
@@ -115,14 +115,14 @@ def test_sources_of_runtime_constants():
     assert json.loads(model.metadata_props[RECORD_KEY]) == ["lora_b"]
     assert names(model) == ["lora_b"]
     assert names(model, "x") == ["x", "lora_b"]
-    model.graph.inputs[1].name = "lora[0]"  # a name first, a pattern only if there is none
+    model.graph.inputs[1].name = "lora[0]"  # an exact name takes precedence over a pattern
     assert names(model, "lora[0]") == ["lora[0]", "lora_b"]
     overridable = "g (float[2] x, float[2] w = {1, 2}) => (float[2] y) { y = Add(x, w) }"
     assert names(model_of(overridable)) == []
     assert names(model_of(overridable), overridable=True) == ["w"]
 
 
-def test_wrong_names_are_refused_with_a_reason():
+def test_wrong_names_raise_an_error():
     model = model_of("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
     with pytest.raises(UsageError, match="no input is called 'nothing'; there are x"):
         names(model, "nothing")
@@ -136,11 +136,11 @@ def test_wrong_names_are_refused_with_a_reason():
         names(model)
 
 
-def test_the_lattice():
+def test_order_of_the_lattice():
     assert Constness.VARIABLE < Constness.RUNTIME < Constness.COMPILE_TIME
 
 
-def test_a_body_is_read_as_often_for_many_results_as_for_one():
+def test_subgraphs_are_analysed_once_for_all_outputs():
     def steps(count):
         made = {side: [f"{side}{k}" for k in range(200)] for side in "te"}
         branches = [

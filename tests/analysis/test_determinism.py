@@ -1,4 +1,4 @@
-"""Which nodes give the same result every time, and what is said about those that do not."""
+"""Test which nodes are deterministic, and the reasons reported for the other nodes."""
 
 import re
 
@@ -32,7 +32,7 @@ def function(name: str, body: str) -> str:
     return f'<domain: "local", opset_import: ["" : 21, "local" : 1]> {name} (a) => (z) {{ {body} }}'
 
 
-SAID: dict[tuple[str, str, int], str | None] = {
+REASONS: dict[tuple[str, str, int], str | None] = {
     ("RandomNormal <shape = [2]> ()", "", 21): f"RandomNormal {AGAIN}",
     ("RandomUniform <shape = [2]> ()", "", 21): f"RandomUniform {AGAIN}",
     ("RandomNormal <shape = [2], seed = 1.0> ()", "", 21): f"RandomNormal {AGAIN}",
@@ -81,7 +81,7 @@ SAID: dict[tuple[str, str, int], str | None] = {
     ): "contains RandomNormalLike",
     ("local.twice (c)", function("twice", "z = Add (a, a)"), 21): None,
     ("local.endless (c)", function("endless", "z = local.endless (a)"), 21): "calls itself",
-    # what ONNX does not define
+    # ops that ONNX does not define
     ("local.Add (c, c)", "", 21): "local::Add is not an op that ONNX defines at this opset",
     ("com.microsoft.Add (c, c)", "", 21): "com.microsoft::Add",
     ("Gelu (c)", "", 19): "Gelu is not an op that ONNX defines at this opset",
@@ -94,13 +94,13 @@ SAID: dict[tuple[str, str, int], str | None] = {
 }
 
 
-@pytest.mark.parametrize(("body", "functions", "opset"), SAID)
-def test_what_is_said_of_a_node(body, functions, opset):
+@pytest.mark.parametrize(("body", "functions", "opset"), REASONS)
+def test_reason_not_to_fold(body, functions, opset):
     call, *constants = re.split(r" (?=[rt] = Constant)", body)
     text = f"""g (float[2] c, float[2, 2] m, bool yes, int64 n, int64[2] labels) => (float[2] y)
         {{ {" ".join(constants)} y = {call} }} {functions}"""
     model = ir.from_proto(parse(text, opset))
     node = list(model.graph)[-1]
-    said = ModelFacts(model).determinism.reason_not_to_fold(node, model.opset_imports)
-    expected = SAID[body, functions, opset]
-    assert said is None if expected is None else said is not None and expected in said
+    reason = ModelFacts(model).determinism.reason_not_to_fold(node, model.opset_imports)
+    expected = REASONS[body, functions, opset]
+    assert reason is None if expected is None else reason is not None and expected in reason

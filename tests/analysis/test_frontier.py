@@ -1,4 +1,4 @@
-"""The frontier against an enumeration of every set of values that could be stored."""
+"""Test the choice of stored values against an enumeration of all sets of values."""
 
 import itertools
 import math
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 
 
-def staying_ops(ops, demanded, stored) -> set[int] | None:
-    """The ops that stay if just these values are stored; None if something is then missing."""
+def kept_ops(ops, demanded, stored) -> set[int] | None:
+    """Return the kept ops if only these values are stored; None if a required value is missing."""
     producer = {v: k for k, op in enumerate(ops) for v in op.outputs}
-    staying: set[int] = set()
+    kept: set[int] = set()
     pending = list(demanded)
     seen = set(pending)
     while pending:
@@ -23,16 +23,19 @@ def staying_ops(ops, demanded, stored) -> set[int] | None:
             continue
         if value not in producer:
             return None
-        staying.add(producer[value])
+        kept.add(producer[value])
         for operand in ops[producer[value]].inputs:
             if operand not in seen:
                 seen.add(operand)
                 pending.append(operand)
-    return staying
+    return kept
 
 
 def best(ops, demanded, cost) -> tuple[float, int]:
-    """Least bytes and cost of what stays; and the fewest ops that stay at that price."""
+    """Return the lowest price, and the fewest kept ops at this price.
+
+    The price is the stored bytes plus the cost of the kept ops.
+    """
     values = sorted({v for op in ops for v in (*op.inputs, *op.outputs)})
     found = (math.inf, len(ops))
     for count in range(len(values) + 1):
@@ -40,24 +43,27 @@ def best(ops, demanded, cost) -> tuple[float, int]:
             price = sum(cost[v] for v in stored)
             if price > found[0] or price == FORBIDDEN:
                 continue
-            staying = staying_ops(ops, demanded, stored)
-            if staying is not None:
-                found = min(found, (price + worth(ops, staying), len(staying)))
+            kept = kept_ops(ops, demanded, stored)
+            if kept is not None:
+                found = min(found, (price + cost_of_ops(ops, kept), len(kept)))
     return found
 
 
-def worth(ops, staying) -> float:
-    return sum(ops[k].cost for k in staying)
+def cost_of_ops(ops, kept) -> float:
+    return sum(ops[k].cost for k in kept)
 
 
 def price(ops, demanded, cost, choice) -> float:
     stored = sum(cost[v] for v in choice.stored)
-    return stored + worth(ops, staying_ops(ops, demanded, choice.stored))
+    return stored + cost_of_ops(ops, kept_ops(ops, demanded, choice.stored))
 
 
 @st.composite
 def regions(draw):
-    """A small graph of ops; leaves l0.., results r0..; costs with many ties and some forbidden."""
+    """Draw a small graph of ops, its demanded values, and costs with many ties and FORBIDDEN.
+
+    The leaves are named l0, l1, ...; the results are named r0, r1, ... and s0, s1, ...
+    """
     values = [f"l{k}" for k in range(draw(st.integers(1, 3)))]
     leaves = set(values)
     ops = []
@@ -76,12 +82,12 @@ def regions(draw):
 
 @settings(max_examples=500, deadline=None)
 @given(regions())
-def test_the_least_bytes_and_of_those_the_fewest_ops(region):
+def test_fewest_bytes_then_fewest_ops(region):
     ops, demanded, cost = region
     choice = choose(ops, demanded, cost)
-    staying = staying_ops(ops, demanded, choice.stored)
-    assert staying is not None, "what is demanded cannot be computed from what is stored"
-    found = price(ops, demanded, cost, choice), len(staying)
+    kept = kept_ops(ops, demanded, choice.stored)
+    assert kept is not None, "the demanded values cannot be computed from the stored values"
+    found = price(ops, demanded, cost, choice), len(kept)
     assert found == best(ops, demanded, cost)
 
 
@@ -91,16 +97,16 @@ def test_growth_is_never_more_than_allowed(region, allowed, per_op):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
     price_of_least = price(ops, demanded, cost, least)
-    before = staying_ops(*region[:2], least.stored)
+    before = kept_ops(*region[:2], least.stored)
     choice = choose(ops, demanded, cost, [Growth(allowed)])
     assert price(ops, demanded, cost, choice) == price_of_least + choice.spent
     assert choice.spent <= allowed
-    staying = staying_ops(ops, demanded, choice.stored)
-    assert staying is not None and len(staying) <= len(before)
+    kept = kept_ops(ops, demanded, choice.stored)
+    assert kept is not None and len(kept) <= len(before)
     if sum(cost[v] for v in set(demanded)) - price_of_least <= allowed:
-        assert not staying
+        assert not kept
     bounded = choose(ops, demanded, cost, [Growth(allowed, per_op)])
-    gone = len(before) - len(staying_ops(ops, demanded, bounded.stored))
+    gone = len(before) - len(kept_ops(ops, demanded, bounded.stored))
     assert price(ops, demanded, cost, bounded) - price_of_least <= min(allowed, per_op * gone)
 
 
@@ -149,7 +155,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("what", CHOICES)
-def test_what_is_stored(what):
+def test_stored_values(what):
     region, growth, stored = CHOICES[what]
     assert choose(*region, [Growth(*growth)] if growth else ()).stored == stored
 
@@ -159,7 +165,7 @@ def uniform(n):
 
 
 def with_weights(n):
-    """Every op reads the chain and a weight of its own."""
+    """Return a chain in which each op also reads its own weight."""
     ops = [RegionOp([k, f"w{k}"], [k + 1]) for k in range(n)]
     return ops, [n], {**dict.fromkeys(range(n + 1), 4), **{f"w{k}": 4 for k in range(n)}}
 

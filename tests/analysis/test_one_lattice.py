@@ -1,4 +1,4 @@
-"""One place creates analyses, and one place reads whether a value is a constant, and its tensor."""
+"""Test that one module creates analyses and that one module reads stored tensors."""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ RULES = PACKAGE.parent / "rules"
 
 ANALYSES = {"ConstnessAnalysis", "Determinism", "FactPropagation", "Scopes", "SymbolicAnalysis"}
 
-# Whether a value is a constant is not the question in these modules.
+# Modules that read `const_value` but do not decide by it whether a value is a constant.
 READERS = {
     "ir/graphs.py": "the declared type of a value, as text",
     "fold/pool/pool.py": "the first buffer of a value that the caller knows to be a constant",
@@ -158,5 +158,5 @@ def test_analyses_do_not_change_the_model() -> None:
     inner = next(iter(model.graph[1].attributes["then_branch"].as_graph())).outputs[0]
     ModelFacts(model).types.run()
     assert inner.name == "t"
-    facts_of(model)  # a pass may replace an outer value by this one's name
+    facts_of(model)  # renames values that shadow outer values, so that passes can use the latter
     assert inner.name != "t"

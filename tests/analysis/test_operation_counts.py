@@ -1,4 +1,4 @@
-"""Multiply-accumulates and operations, against sums that are done by hand or by PyTorch's rule."""
+"""Test counts of multiply-accumulates and operations against sums by hand or by PyTorch's rule."""
 
 import numpy as np
 import onnx
@@ -71,14 +71,14 @@ def test_dynamic_sizes(tmp_path):
     "body",
     ["k = NonZero (a)  f = Cast <to = 1> (k)  z = Exp (f)  y = Identity (z)", "y = custom.Op (a)"],
 )
-def test_what_is_not_known_is_told(body, tmp_path):
+def test_nodes_with_unknown_operations_are_counted(body, tmp_path):
     found = totals(
         tmp_path, f"{body} m = MatMul (a, b)", "float[2,2] a, float[2,2] b", "float y, float m"
     )
     assert (found.macs, found.uncounted) == (8, 1)
 
 
-def test_constants_take_nothing_and_one_branch_counts(tmp_path):
+def test_constant_nodes_cost_nothing_and_an_if_counts_one_branch(tmp_path):
     found = totals(
         tmp_path,
         """w = Constant <value = float[2,2] {1, 2, 3, 4}> ()

@@ -1,4 +1,4 @@
-"""Models side by side: what onnxruntime makes of them, and on which inputs they run."""
+"""Test benchmarks of models: their optimized ops, inputs, differences, times, and bundles."""
 
 import math
 from dataclasses import replace
@@ -36,11 +36,11 @@ def gelu(tmp_path):
     return written(tmp_path / "gelu.onnx", GELU, **arrays)
 
 
-def test_what_onnxruntime_runs_in_the_end(gelu):
+def test_optimized_ops_include_fusions_of_onnxruntime(gelu):
     assert optimized_ops(Benched(str(gelu)), CPU) == {"com.microsoft::Gelu": 1}
 
 
-def test_a_real_model_and_its_folded_one(tmp_path):
+def test_swin_is_compared_with_its_folded_model(tmp_path):
     onnxfold.optimize_file(SWIN, tmp_path / "folded.onnx")
     found = bench_models([SWIN, tmp_path / "folded.onnx"], threads=[1, 2], rounds=2)
     before, after = found.models
@@ -60,7 +60,7 @@ def test_a_real_model_and_its_folded_one(tmp_path):
     assert found.to_dict()["models"][1]["nodes"] == after.nodes
 
 
-def test_sizes_are_a_batch_of_one_and_sixteen(gelu, tmp_path):
+def test_default_batch_size_is_1_and_other_sizes_are_16(gelu, tmp_path):
     assert bench_models([gelu], rounds=1, threads=[1]).sizes == {"batch": 1, "n": 16}
     found = bench_models([gelu], rounds=1, threads=[1], dims={"n": 3, "batch": 2})
     assert found.sizes == {"batch": 2, "n": 3}
@@ -69,7 +69,7 @@ def test_sizes_are_a_batch_of_one_and_sixteen(gelu, tmp_path):
     assert bench_models([unnamed], rounds=1, threads=[1]).sizes == {"x[0]": 1, "x[1]": 16}
 
 
-def test_given_inputs(gelu, tmp_path):
+def test_feeds_replace_random_inputs(gelu, tmp_path):
     np.savez(tmp_path / "feeds.npz", x=np.ones((2, 3, 4), np.float32))
     found = bench_models([gelu], feeds=tmp_path / "feeds.npz", rounds=1, threads=[1])
     assert found.sizes == {}
@@ -77,7 +77,7 @@ def test_given_inputs(gelu, tmp_path):
         bench_models([gelu], feeds={"x": np.ones(3, np.float32)}, rounds=1)
 
 
-def test_models_that_differ_are_told(tmp_path):
+def test_differences_of_outputs_are_reported(tmp_path):
     one = written(tmp_path / "one.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     other = written(tmp_path / "other.onnx", "g (float[2] x) => (float[2] y) { y = Abs(x) }")
     text = "g (float[2] x) => (float[4] y) { y = Concat<axis = 0>(x, x) }"
@@ -85,22 +85,22 @@ def test_models_that_differ_are_told(tmp_path):
     feeds = {"x": np.array([-1, 3], np.float32)}
     found = bench_models([one, other, longer], feeds=feeds, rounds=1, threads=[1])
     assert [each.max_difference for each in found.models] == [0, 6, math.inf]
-    told = [each["max_difference"] for each in found.to_dict()["models"]]
-    assert told == [0, 6, "inf"]  # JSON has no infinity
+    differences = [each["max_difference"] for each in found.to_dict()["models"]]
+    assert differences == [0, 6, "inf"]  # JSON has no infinity
     text = "g (float[2] x) => (seq(float[2]) y) {{ t = {}(x) y = SequenceConstruct(t) }}"
     pair = [written(tmp_path / f"{op}.onnx", text.format(op)) for op in ("Neg", "Abs")]
     found = bench_models(pair, feeds=feeds, rounds=1, threads=[1])
     assert [each.max_difference for each in found.models] == [0, 6]
 
 
-def test_sizes_that_the_models_run_with_are_found(tmp_path):
+def test_sizes_grow_until_the_models_run(tmp_path):
     text = "g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}> { y, i = TopK(x, k) }"
     path = written(tmp_path / "long.onnx", text)
     found = bench_models([path], rounds=1, threads=[1])
     assert found.sizes["n"] >= 64 and found.models[0].within is None
 
 
-def test_outputs_are_judged_where_a_tolerance_is_given(tmp_path):
+def test_outputs_are_compared_with_a_given_tolerance(tmp_path):
     one = written(tmp_path / "one.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     text = "g (float[2] x) => (float[2] y) <float d = {0.001}> { n = Neg(x) y = Add(n, d) }"
     other = written(tmp_path / "other.onnx", text)
@@ -112,7 +112,7 @@ def test_outputs_are_judged_where_a_tolerance_is_given(tmp_path):
     assert main([*arguments, "--ulp", "1"]) == 1
 
 
-def test_mistakes(gelu, tmp_path):
+def test_invalid_arguments_and_models_are_rejected(gelu, tmp_path):
     other = written(tmp_path / "z.onnx", "g (float[2] z) => (float[2] y) { y = Neg(z) }")
     with pytest.raises(UsageError, match=r"z.onnx: the first model has no input 'z'"):
         bench_models([gelu, other])
@@ -143,7 +143,7 @@ FOLDS = """g (float[n, 400] x, float[400, 400] r) => (float[n, 400] y) {
 }"""
 
 
-def test_bundles_beside_their_models(tmp_path, capfd):
+def test_bundles_are_compared_with_their_models(tmp_path, capfd):
     path = written(tmp_path / "model.onnx", FOLDS)
     onnxfold.split(path, tmp_path / "b", runtime_constants=["r"], fsync=False)
     few = {"rounds": 1, "threads": [1], "dims": {"n": 1}, "rtol": 1e-2, "atol": 1.0}
@@ -160,7 +160,7 @@ def test_bundles_beside_their_models(tmp_path, capfd):
         assert after.folding.break_even_runs >= 1 and found.sizes == {"n": 1}
         assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
         assert "cached; 1 component on onnxruntime" in repr(found)
-    assert capfd.readouterr() == ("", "")  # onnxruntime warns of nothing
+    assert capfd.readouterr() == ("", "")  # onnxruntime logs no warning
     with pytest.raises(UsageError, match="give the model that the bundle was made of"):
         bench_models([tmp_path / "b"])
     with pytest.raises(UsageError, match="give only one model"):
@@ -169,7 +169,7 @@ def test_bundles_beside_their_models(tmp_path, capfd):
         bench_models([path, tmp_path / "b"], dims={"m": 3})
 
 
-def test_turns_alternate():
+def test_runs_of_models_are_interleaved():
     order: list[str] = []
     runs = [lambda: order.append("a") or sum(range(200_000)), lambda: order.append("b")]
     took = interleaved(runs, 2)

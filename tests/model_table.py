@@ -1,14 +1,15 @@
-"""Tables of models and what becomes of them, in text files.
+"""Parse tables of models and of the results of rewriting them, which are text files.
 
-A case has a name (``##``), a graph in onnx's text format in which ``*`` stands for random elements,
-and for each way to rewrite it a line ``-> OPS; CLAUSES``: the nodes that are left with their
-numbers, functions and bodies included (``?``: any nodes). A clause is a word or has a value:
+A case has a name after ``##`` and a graph in onnx's text format, in which ``*`` is an initializer
+with random elements. Each line ``-> OPS; CLAUSES`` is one way to rewrite the graph. OPS are the
+remaining op types with their numbers, including the nodes of functions and bodies, or ``?`` for any
+nodes. Clauses are:
 
     max_growth = 64        an option
     sizes = 2,3 1,1        sizes of the inputs' symbolic dims, in order, for two runs
-    k = 0 2                an input that has these values, one after the other
-    weights: v w           names of the initializers that are left
-    stays Neg: kept        a part of the reason for which a node stays
+    k = 0 2                values of an input, one for each run
+    weights: v w           names of the remaining initializers
+    stays Neg: kept        an op type that is not folded, and a part of the reason
     not run                the results are not compared on onnxruntime
 """
 
@@ -35,7 +36,7 @@ _RANDOM = re.compile(r"(\w+)\[([\d, ]+)\] (\w+) = \*(, )?")
 
 @dataclass
 class Way:
-    """One way to rewrite a model, and what is asserted of the result."""
+    """One way to rewrite a model, and the expected result."""
 
     text: str
     ops: dict[str, int] | None = None
@@ -58,22 +59,22 @@ class Way:
                 self.words.add(clause)
 
     def options(self, *others: str) -> dict[str, Any]:
-        """The values that are no inputs."""
+        """Return the clauses that are options: all values except those with the given names."""
         return {k: ast.literal_eval(v) for k, v in self.values.items() if k not in others}
 
 
 def blocks(path: Path) -> dict[str, str]:
-    """The texts of a file by the names behind ``##``."""
+    """Return the texts of a file by their names, which follow ``##``."""
     split = path.read_text(encoding="utf-8").split("\n## ")[1:]
     return {name: text.strip() for name, _, text in (block.partition("\n") for block in split)}
 
 
 TEXTS = blocks(ROOT / "tests" / "data" / "texts.txt")
-"""Models of single tests."""
+"""Models that tests use by name."""
 
 
 def cases(path: Path) -> list[Any]:
-    """The parameters of a test: graph and way of each case."""
+    """Return the parameters of a test: the graph and the `Way` of each line of each case."""
     found = []
     for name, text in blocks(path).items():
         graph, *ways = text.split("\n->")
@@ -82,7 +83,7 @@ def cases(path: Path) -> list[Any]:
 
 
 def parse(text: str, opset: int = 21) -> onnx.ModelProto:
-    """A model from the text of its graph (and functions)."""
+    """Return the model for the text of its graph and, optionally, functions."""
     weights = {}
     for k, (kind, dims, name, _) in enumerate(_RANDOM.findall(text)):
         array = 4 * floats(*map(int, dims.split(",")), seed=k)
@@ -92,7 +93,7 @@ def parse(text: str, opset: int = 21) -> onnx.ModelProto:
 
 
 def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
-    """The model with more initializers: arrays, numbers, ir tensors or TensorProtos by name."""
+    """Add initializers, which are arrays, numbers, ir tensors or TensorProtos, to a model."""
     for name, weight in weights.items():
         if not isinstance(weight, onnx.TensorProto | ir.TensorProtocol):
             weight = ir.Tensor(np.asarray(weight), name=name)
@@ -104,7 +105,7 @@ def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
 
 
 def external(name: str, dims: Sequence[int], **entries: str) -> onnx.TensorProto:
-    """A float tensor whose data are said to be in a file."""
+    """Return a float tensor that refers to external data."""
     tensor = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=dims)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, value in entries.items():
@@ -120,7 +121,10 @@ def saved(text: str, path: Path, opset: int = 21, **weights: Any) -> Path:
 def graph(
     inputs: str, *nodes: str, outputs: str = "", opset: int = 17, **weights: Any
 ) -> onnx.ModelProto:
-    """A model of nodes; its output is what the last one makes, if no others are named."""
+    """Return a model of nodes with inferred types of outputs.
+
+    Without `outputs`, the output of the model is the output of the last node.
+    """
     names = outputs or nodes[-1].split("=")[0].strip()
     made = parse(f"g ({inputs}) => ({names}) {{ {' '.join(nodes)} }}", opset)
     made = with_weights(made, **weights)
@@ -140,7 +144,10 @@ def dtype_of(elem: int) -> np.dtype[Any]:
 
 
 def feeds(model: onnx.ModelProto, way: Way) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs at all sizes: random numbers, integers that are 1, both values of a condition."""
+    """Yield inputs for all sizes: random floats, ones for integers, both values of booleans.
+
+    Inputs that a clause names have the values of the clause.
+    """
     for sizes in way.values.get("sizes", "-").split():
         numbers = map(int, sizes.split(",") if sizes != "-" else ())
         known: dict[str, int] = {}

@@ -1,3 +1,5 @@
+"""Mount file systems for tests."""
+
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +8,7 @@ import pytest
 
 
 def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """Mount a file system at a new folder; skip the test where that is not possible."""
+    """Mount a file system at a new folder, or skip the test if mounting fails."""
     folder.mkdir()
     command = ["mount", *options, str(folder)]
     try:

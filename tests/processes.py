@@ -1,3 +1,5 @@
+"""Run code in child processes and describe how they end."""
+
 import os
 import signal
 import subprocess
@@ -14,7 +16,7 @@ else:
 
 
 def python(*words: object, **options: Any) -> str:
-    """What another process of this Python prints; one that fails is an error with its words."""
+    """Return the output of a Python process; raise AssertionError with its errors if it fails."""
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
@@ -22,9 +24,9 @@ def python(*words: object, **options: Any) -> str:
 
 
 def exit_code_in_fork(work: Callable[[], object], seconds: int = 60) -> int:
-    """Return the exit code of a forked process that does some work: 0 if that raised nothing.
+    """Call a function in a forked process, and return its exit code: 0 if it raised nothing.
 
-    A process that takes more seconds hangs, and is ended.
+    SIGALRM ends the process after `seconds`.
     """
     process = os.fork()
     if process == 0:

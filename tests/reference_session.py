@@ -1,4 +1,4 @@
-"""onnxruntime as the reference: node by node, one thread, sums in the order of the original."""
+"""Run models on onnxruntime without graph optimizations and with one thread, as the reference."""
 
 import functools
 import os
@@ -13,11 +13,11 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxfold.support.onnxruntime_sessions import array_of, is_foreign, ort_value
 
 OLD_ONNXRUNTIME = ort.__version__.startswith("1.23.")
-"""Whether this is the oldest onnxruntime that the package takes, the last one for Python 3.10."""
+"""Whether this is the oldest supported onnxruntime, which is the last one for Python 3.10."""
 
 
 def reference_options() -> ort.SessionOptions:
-    """Nothing is optimized, one thread, and nothing is logged."""
+    """Return options that disable graph optimizations, prepacking, the arena and logging."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
@@ -28,16 +28,16 @@ def reference_options() -> ort.SessionOptions:
 
 
 def reference_session(model: onnx.ModelProto | bytes | str | os.PathLike[str]) -> Any:
-    """A session on the CPU provider for a model, or for the file that it is in."""
+    """Return a session on the CPU provider for a model, its bytes, or the path of its file."""
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     return ort.InferenceSession(given, reference_options(), providers=["CPUExecutionProvider"])
 
 
 class Reference:
-    """A model on onnxruntime's CPU provider, for arrays of every element type.
+    """Runs a model on onnxruntime's CPU provider, for arrays of every element type.
 
     Raises:
-        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+        Exception: onnxruntime rejects the model. Its error classes have no common base.
     """
 
     def __init__(self, model: onnx.ModelProto | bytes | str) -> None:
@@ -49,7 +49,7 @@ class Reference:
         self._is_plain = not any(is_foreign(end.type) for end in ends)
 
     def run(self, feeds: dict[str, Any]) -> list[Any]:
-        """The outputs, as arrays or lists of arrays (None for an empty optional)."""
+        """Return the outputs as arrays or lists of arrays; an empty optional is None."""
         if self._is_plain:
             return self.session.run(None, feeds, self._quiet)
         names = [output.name for output in self.outputs]
@@ -61,7 +61,7 @@ class Reference:
 
 @functools.cache
 def knows(opset: int) -> bool:
-    """Whether onnxruntime runs models of an opset: older releases do not know the newest."""
+    """Return whether onnxruntime supports an opset: older releases reject the newest ones."""
     head = f'<ir_version: 10, opset_import: ["" : {opset}]>'
     text = f"{head} g (float[1] x) => (float[1] y) {{ y = Identity (x) }}"
     try:
@@ -72,7 +72,7 @@ def knows(opset: int) -> bool:
 
 
 def same_bits(want: Any, got: Any) -> bool:
-    """Whether two results are equal bit for bit; a NaN equals a NaN."""
+    """Return whether two results are equal bit for bit, where all NaNs are equal."""
     if isinstance(want, list) and isinstance(got, list):
         return len(want) == len(got) and all(map(same_bits, want, got))
     if want is None or got is None or isinstance(want, list) or isinstance(got, list):

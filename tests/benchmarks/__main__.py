@@ -1,9 +1,9 @@
-"""``python -m tests.benchmarks NAME``: the figures of ``docs/pages/benchmarks.md``.
+"""``python -m tests.benchmarks NAME``: measure the figures of ``docs/pages/benchmarks.md``.
 
-``peers`` compares what onnxfold and other tools make of many models (``peers``), ``census`` lists
-the rules, kernels and engines that models use (``census.py``), ``sessions`` runs with and without
-runtime constants (``sessions.py``), ``kernels`` folds with and without compiled kernels
-(``kernels.py``), and ``shapes`` infers types with onnxfold and other tools
+``peers`` compares the results of onnxfold and other tools on many models (package ``peers``).
+``census`` lists the rules, kernels and engines that models use (``census.py``). ``sessions`` times
+runs with and without runtime constants (``sessions.py``). ``kernels`` times folds with and without
+compiled kernels (``kernels.py``). ``shapes`` compares the types that onnxfold and other tools infer
 (``shape_inference.py``).
 """
 
@@ -29,22 +29,22 @@ def main() -> None:
     )
     parser.add_argument("name", choices=["peers", "census", "sessions", "kernels", "shapes"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", action="append", default=[], help="not for sessions")
-    parser.add_argument("--output", type=Path, help="where tables and figures go")
-    parser.add_argument("--jobs", type=int, default=1, help="for census: models at the same time")
+    parser.add_argument("--model", action="append", default=[], help="a model, not for sessions")
+    parser.add_argument("--output", type=Path, help="where to write tables and figures")
+    parser.add_argument("--jobs", type=int, default=1, help="for census: parallel processes")
     parser.add_argument("--full", action="store_true", help="for kernels: a model of 1 GB")
-    parser.add_argument("--busy", type=int, default=0, help="for kernels: busy loops meanwhile")
+    parser.add_argument("--busy", type=int, default=0, help="for kernels: number of busy loops")
     others = parser.add_argument_group("peers and shapes")
-    others.add_argument("--environment", type=Path, help="of the tools; made if it is not there")
-    others.add_argument("--nodes", type=int, nargs="*", default=[], help="also generated chains")
+    others.add_argument("--environment", type=Path, help="the tools' virtual environment")
+    others.add_argument("--nodes", type=int, nargs="*", default=[], help="lengths of added chains")
     others.add_argument(
-        "--gigabytes", type=float, nargs="*", default=[], help="also generated transformers"
+        "--gigabytes", type=float, nargs="*", default=[], help="sizes of added transformers"
     )
     others.add_argument(
-        "--production", action="store_true", help="models of packages; --model: globs of names"
+        "--production", action="store_true", help="use models of packages; --model is then a glob"
     )
-    others.add_argument("--seconds", type=float, default=300, help="that a tool may take")
-    others.add_argument("--memory", type=float, help="GB that a tool may take")
+    others.add_argument("--seconds", type=float, default=300, help="time limit of a tool")
+    others.add_argument("--memory", type=float, help="memory limit of a tool in GB")
     given = parser.parse_args()
     is_fast = True
     limits = Limits(given.seconds, given.memory and int(given.memory * 1e9))

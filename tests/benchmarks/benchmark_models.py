@@ -1,4 +1,4 @@
-"""Models for the benchmarks, written without holding more than one tensor."""
+"""Write the generated models of the benchmarks with at most one tensor in memory."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.model_table import external
 
 
 def scalar_chain(path: Path, links: int) -> None:
-    """``links`` times Constant, Sqrt, and Mul with what comes from the input."""
+    """Write a chain of ``links`` Mul nodes whose second operands are Sqrt(Constant)."""
     nodes = []
     current = "x"
     for k in range(links):
@@ -26,7 +26,7 @@ def scalar_chain(path: Path, links: int) -> None:
 
 
 def transformer_of(path: Path, nbytes: int) -> None:
-    """A transformer in float32 that takes about so many bytes, wider where it is larger."""
+    """Write a float32 transformer of about ``nbytes`` bytes; larger models have wider layers."""
     sizes = [(512, 1408, 4_000), (1024, 2816, 8_000), (2048, 5632, 16_000), (4096, 11_008, 32_000)]
     hidden, inner, vocabulary = sizes[sum(nbytes >= limit for limit in (2e8, 1e9, 8e9))]
     outside = 2 * hidden * vocabulary
@@ -43,14 +43,14 @@ def transformer(
     vocabulary: int,
     dtype: type[np.floating] = np.float16,
 ) -> None:
-    """A decoder's weights as exporters leave them, in a data file, written row by row.
+    """Write a decoder with the weight layout of exporters and all weights in a data file.
 
-    Every linear layer is a MatMul with a transposed weight [out, in]. A gate is in the place of
-    attention, in which no constant is.
+    Every linear layer is a MatMul with a transposed weight [out, in]. A gate replaces the attention
+    scores and their product with the values, which contain no constant.
     """
     rng = np.random.default_rng(0)
     row = rng.random(1 << 21, dtype=np.float32) - np.float32(0.5)
-    row = (row * np.float32((12 / hidden) ** 0.5)).astype(dtype)  # no value grows by the layers
+    row = (row * np.float32((12 / hidden) ** 0.5)).astype(dtype)  # keeps the scale of x
     element = helper.np_dtype_to_tensor_dtype(row.dtype)
     nodes = []
     weights = []

@@ -1,9 +1,9 @@
-"""``python -m tests.benchmarks census --model DIR``: what of onnxfold the models of a folder use.
+"""``python -m tests.benchmarks census --model DIR``: count the rules and engines that models use.
 
-Each model is optimized at each level, in one of ``--jobs`` processes: which rules rewrite
-something, which ops the NumPy kernels compute, which ops go to onnxruntime in this process and in a
-child process, and what is done with large constants. ``--output FILE`` gets the result: for each
-rule, kernel and op a few models and how many there are.
+Each model is optimized at each level, in one of ``--jobs`` processes. The census records the rules
+that apply, the ops that NumPy kernels compute, the ops that onnxruntime computes in the same and in
+a child process, and the ways in which large constants are computed. ``--output FILE`` receives JSON
+with the number of models and a few of their names for each rule, kernel and op.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ LEVELS: dict[str, dict[str, Any]] = {
     "target": {"level": 2, "target": "onnxruntime"},
     "all": {"level": 2, "enable": [found.name for found in builtin_rule_sets() if found.optional]},
 }
-"""The options of each run; "all" has every opt-in set."""
+"""The options of each run; "all" enables every opt-in rule set."""
 _ADAPTER = "lora_"
 _MOST_SHOWN = 6
 _SECONDS = 300
-"""That a model may take."""
+"""Time limit for a model at one level."""
 
 Found = dict[str, dict[str, str]]
-"""What was used: by kind, then by name, the first level at which it was."""
+"""The first level at which a rule, kernel or op was used, by kind and name."""
 
 
 def census(models: Sequence[str], output: Path | None, jobs: int) -> None:
-    """Print what the models of files and folders use, and write it into a file."""
+    """Print the census of the models in files and folders, and write it to a file."""
     used: dict[str, Found] = {}
     failed: dict[str, str] = {}
     context = multiprocessing.get_context("spawn")
@@ -67,7 +67,7 @@ def census(models: Sequence[str], output: Path | None, jobs: int) -> None:
 
 
 def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the models; of equal files the first."""
+    """Yield the name and path of each model, once for files with equal bytes."""
     seen: set[bytes] = set()
     for given in map(Path, models):
         paths = sorted(given.rglob("*.onnx")) if given.is_dir() else [given]
@@ -80,7 +80,7 @@ def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def look_at(path: Path) -> Found:
-    """Optimize a model at all levels and return what was used."""
+    """Optimize a model at all levels and return the rules, kernels and ops used."""
     found: Found = defaultdict(dict)
     for level, options in LEVELS.items():
         with tempfile.TemporaryDirectory() as folder, _Watch() as watch:
@@ -98,7 +98,7 @@ def look_at(path: Path) -> Found:
 
 
 def _rules_of_split(path: Path) -> Counter[str]:
-    """The rules that fire where a model is split, its adapter being the runtime constants."""
+    """Count the rules that apply to a model split with its adapter as runtime constants."""
     counts: Counter[str] = Counter()
     run = Rewriter.run
 
@@ -113,7 +113,7 @@ def _rules_of_split(path: Path) -> Counter[str]:
 
 
 class _Watch:
-    """Notes who computes what while it is entered: wraps the functions that do."""
+    """Count the ops of each engine while entered, by wrapping the engines' functions."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -136,7 +136,7 @@ class _Watch:
             patch.stop()
 
     def _wrap(self, owner: Any, name: str, describe: Callable[..., list[tuple[str, str]]]) -> Any:
-        """Count what a call is described by."""
+        """Patch a function so that each call counts the entries that ``describe`` returns."""
         original = getattr(owner, name)
         is_child = name == "evaluate_isolated"
 
@@ -155,7 +155,7 @@ def _ops(engine: str, model: bytes) -> list[tuple[str, str]]:
 
 
 def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By kind and name: the first level, how many models, and the first of them."""
+    """Return, by kind and name, the first level, the number of models, and the models."""
     order = [*LEVELS, "split"]
     table: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for model, found in sorted(used.items()):
@@ -169,7 +169,7 @@ def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _shown(name: str, entry: dict[str, Any]) -> list[str]:
-    """A few models: that which a rule names, and then of as many folders as there are."""
+    """Choose models to list: first the rule's ``seen_in``, then round-robin over folders."""
     models: list[str] = entry["models"]
     named = [r.seen_in for rules in builtin_rule_sets() for r in rules if r.name == name]
     models = sorted(models, key=lambda model: model not in named)
@@ -183,7 +183,7 @@ def _shown(name: str, entry: dict[str, Any]) -> list[str]:
 def _text(
     table: dict[str, dict[str, dict[str, Any]]], models: list[str], failed: dict[str, str]
 ) -> str:
-    """JSON with a line for each name."""
+    """Return JSON with one line per name."""
     lines = [f' "models": {len(models)}', f' "failed": {json.dumps(failed)}']
     for kind, entries in sorted(table.items()):
         rows = [

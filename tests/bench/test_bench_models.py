@@ -93,7 +93,7 @@ def test_differences_of_outputs_are_reported(tmp_path):
     assert [each.max_difference for each in found.models] == [0, 6]
 
 
-def test_sizes_grow_until_the_models_run(tmp_path):
+def test_sizes_are_chosen_so_that_the_models_run(tmp_path):
     text = "g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}> { y, i = TopK(x, k) }"
     path = written(tmp_path / "long.onnx", text)
     found = bench_models([path], rounds=1, threads=[1])

@@ -13,32 +13,32 @@ from onnxfold.runtime.bundles.manifest import Kernel
 
 @pytest.fixture
 def decoder() -> onnx.ModelProto:
-    """Cross-attention over states that stay the same."""
+    """Return a layer of cross-attention; the states and the mask can be runtime constants."""
     weights = {name: random(64, 64, seed=k) for k, name in enumerate(("wq", "wk", "wv"))}
     return parse("decoder", **weights, bv=random(64, seed=9))
 
 
 @pytest.fixture
 def adapter() -> onnx.ModelProto:
-    """A weight with a low-rank update that comes as an input."""
+    """Return a product with a weight and a low-rank update whose factors are inputs."""
     return parse("adapter", w=random(64, 64))
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Kernels of other tests, and of the user, are not found."""
+    """Use an empty cache folder for each test instead of the cache folder of the user."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(autouse=True)
 def any_speed(monkeypatch):
-    """Kernels of small models run, however busy the machine is; test_timing.py is about speed."""
+    """Run kernels of small models even if they were timed as slower; test_timing.py tests this."""
     monkeypatch.setattr(Kernel, "is_slower", False)
 
 
 @pytest.fixture(params=["onnx-mlir", "iree"])
 def compiling(request, tmp_path, monkeypatch) -> str:
-    """A backend that compiles; onnx-mlir by the double of its compiler."""
+    """Return the name of a backend that compiles; a double replaces the compiler of onnx-mlir."""
     if request.param == "onnx-mlir":
         use_double(tmp_path, monkeypatch)
     elif (reason := iree.Iree().missing()) is not None:
@@ -108,10 +108,10 @@ class Broken:
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
-    """A folder with what the backends in `BACKEND` have compiled.
+    """Yield the folder to which the backends in `BACKEND` write each model that they compile.
 
-    Their kernels are onnxruntime's; those of the slow one wait for 10 ms, those of the fast one
-    compute the same only once.
+    Their kernels run the model with onnxruntime. A kernel of `Slow` sleeps for 10 ms in each call.
+    A kernel of `Fast` returns its last results if the next call passes the same mapping.
     """
     site = tmp_path / "site"
     log = tmp_path / "log"

@@ -23,7 +23,7 @@ def written_double(path: Path) -> Path:
 
 
 def use_double(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the double, started by a script in the folder, be onnx-mlir's compiler."""
+    """Replace the compiler of onnx-mlir by its double, which a script in the folder starts."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(written_double(folder / "onnx-mlir")))

@@ -28,7 +28,7 @@ TEXTS = model_table.blocks(Path(__file__).with_name("models.txt"))
 
 
 def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
-    """A model from a text or from the name of one of `TEXTS`."""
+    """Parse a model; the text is the model, or its name in `TEXTS`."""
     return with_weights(model_table.parse(TEXTS.get(text, text)), **weights)
 
 
@@ -67,26 +67,26 @@ def assert_same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
 
 
 def sealed(manifest: dict) -> dict:
-    """A manifest with the digest that it would have been written with."""
+    """Return a manifest with the digest of its content."""
     written = {name: value for name, value in manifest.items() if name != "digest"}
     text = json.dumps(written, sort_keys=True)
     return {**written, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
-    """Whether two arrays differ by no more than 1e-5 of the largest element."""
+    """Return whether two arrays differ by at most 1e-5 of the largest expected element."""
     return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
 
 
 def bundle_of(model, folder, *constants: str, **arguments) -> Bundle:
-    """Split a model whose inputs or weights of these names are runtime constants."""
+    """Split a model; the inputs or weights with these names are runtime constants."""
     return split(model, folder, runtime_constants=constants, fsync=False, **arguments)
 
 
 def session_on(source, *constants: str, **arguments) -> Session:
-    """A session without optimizations on a bundle, or on a model that is split by constants.
+    """Open a session without optimizations and with its own cache.
 
-    It has a cache of its own, and names a bundle's constants nowhere.
+    The source is a model, with the names of its runtime constants, or a bundle, without names.
     """
     if constants:
         arguments["runtime_constants"] = constants
@@ -94,7 +94,7 @@ def session_on(source, *constants: str, **arguments) -> Session:
 
 
 def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placement]]:
-    """What a session of its own computes, and where its tensors were folded."""
+    """Return the results of a new session and the placements of its folds."""
     session = session_on(source, **arguments)
     return session.run(None, feeds), session.placements()
 
@@ -102,7 +102,10 @@ def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placemen
 def assert_runs(
     source, model: onnx.ModelProto, feeds, *backends: str, bound: float = 1e-4, **arguments
 ) -> list[Placement]:
-    """Assert that these backends fold, and that results are within a bound (0: the bits)."""
+    """Assert that these backends fold, and that the errors of results are within a bound.
+
+    A bound of 0 requires the bits of the original.
+    """
     got, placements = run(source, feeds, **arguments)
     assert [place.backend for place in placements] == [*backends]
     for mine, want in zip(got, original(model, feeds), strict=True):
@@ -122,6 +125,6 @@ def renamed(model: onnx.ModelProto, new: Callable[[str], str]) -> onnx.ModelProt
 
 
 def at_once(work: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
-    """Call a function in several threads; what it raises is raised here."""
+    """Call a function in several threads; an exception of a call is raised again."""
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, arguments))

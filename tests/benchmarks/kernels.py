@@ -1,15 +1,17 @@
-"""``python -m tests.benchmarks kernels``: folds on onnxruntime, on compiled kernels, and by `auto`.
+"""``python -m tests.benchmarks kernels``: time folds on onnxruntime, compiled kernels and `auto`.
 
-Each row is the runtime_fold of a generated model. Times are those of `Session.run` with new values
-of the runtime constants, as the caller waits for it: copies, comparisons, the fold, and a small run
-of entry. Each is the lower quartile of runs in rounds in which the ways take turns: so neither the
-trials of `auto` nor single disturbances count. The limit is a copy by NumPy, into new memory, of
-half of the bytes that the fold reads and writes: it also reads and writes as many. "of the best" is
-the time of the fastest backend divided by that of `auto`. Then the constants are measured by which
-`auto` estimates what a kernel saves (``onnxfold/analysis/costs.py``).
+Each row is the runtime_fold of a generated model. A time is the wall time of `Session.run` with new
+values of the runtime constants: copies, comparisons, the fold, and a small run of entry. The
+backends take turns, and the table shows the lower quartile of the runs, which excludes the trials
+of `auto` and single disturbances. "copy" is the time in which NumPy copies half of the bytes that
+the fold reads and writes into new memory. Such a copy reads and writes as many bytes as the fold,
+so it is a lower bound. "of the best" is the time of the fastest backend divided by the time of
+`auto`. The last lines show measured values of the constants with which `auto` estimates the time
+that a kernel saves (``onnxfold/analysis/costs.py``).
 
-``--busy N`` runs N busy loops meanwhile. The exit code is 1 if `auto` is below 0.9 of the best in a
-row. The acceptance test is three runs on an idle machine, and two beside a loop on each core::
+``--busy N`` runs N busy loops at the same time. The exit code is 1 if "of the best" is below 0.9 in
+a row. The acceptance test is three runs on an idle machine and two runs with one busy loop per
+core::
 
     python -m tests.benchmarks kernels --rounds 10
     python -m tests.benchmarks kernels --rounds 10 --busy "$(nproc)"
@@ -41,13 +43,16 @@ from tests.model_table import blocks, dtype_of, parse, with_weights
 _RANK = 16
 _SMALL = 4  # size of a dynamic dimension
 _LEAST_SHARE = 0.9
-"""Of the speed of the fastest backend, for `auto`."""
+"""Minimum speed of `auto` relative to the fastest backend."""
 _COMPILERS = ("iree", "onnx-mlir")
 _SQUARE = "g (float x, float[{0}, {0}] w) => (float[m, n] y) {{ k = {1} y = Mul(x, k) }}"
 
 
 class Fold:
-    """A model, random values for its runtime constants, and whether most of its work is fused."""
+    """A model with random values for its runtime constants.
+
+    ``is_fused`` is true if compilers fuse most of the work of its fold.
+    """
 
     def __init__(
         self, name: str, text: str, *, is_fused: bool = True, **weights: np.ndarray
@@ -62,7 +67,7 @@ class Fold:
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
-        """Values for the runtime constants."""
+        """Return values for the runtime constants."""
         return self.settings[0]
 
 
@@ -83,11 +88,11 @@ def kernels(folder: Path, rounds: int, *, full: bool, models: list[str], busy: i
     """Print the tables; return whether `auto` is fast enough in each row.
 
     Args:
-        folder: For models in files.
+        folder: Folder for temporary model files.
         rounds: Seconds of runs for each row.
-        full: Whether the Llama-shaped model takes 1 GB, instead of 100 MB.
-        models: Parts of names of rows; without any, all rows, and the constants.
-        busy: The number of busy loops meanwhile.
+        full: Whether the model with Llama's shapes has 1 GB instead of 100 MB.
+        models: Substrings of names of rows. An empty list selects all rows and the constants.
+        busy: Number of busy loops during the measurement.
     """
     with busy_loops(busy):
         return _tables(folder, rounds, full=full, models=models)
@@ -141,7 +146,7 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> tuple[l
     makers = {p.backend for p in sessions["auto"].placements()}
     for way in compilers:
         if {p.backend for p in sessions[way].placements()} != {way}:
-            times[way] = math.inf  # it does not run all of it
+            times[way] = math.inf  # the backend does not run the whole fold
     ort = times["onnxruntime"]
     best = min(times[way] for way in (*compilers, "onnxruntime"))
     texts = [_ratio(times[way], ort) for way in (*compilers, "auto")]
@@ -157,14 +162,14 @@ def _ratio(seconds: float, ort: float) -> str:
 
 
 def seconds_of(session: Session, constants: Mapping[str, Any]) -> float:
-    """Return the seconds that the caller of `Session.fold` waits."""
+    """Return the wall time of `Session.fold` in seconds."""
     begin = time.perf_counter()
     session.fold(constants)
     return time.perf_counter() - begin
 
 
 def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, float]]:
-    """Return the constants of the estimate: name, value in use, and value measured."""
+    """Return name, current value and measured value of each constant of the estimate."""
 
     def seconds(op: str, side: int, backend: str = "onnxruntime") -> float:
         fold = Fold(op, _SQUARE.format(side, op))
@@ -195,7 +200,7 @@ def folds(*, full: bool) -> Iterator[Fold]:
 
 
 def llama(width: int, inner: int, layers: int) -> Fold:
-    """Return LoRA on all projections of layers as Llama's, without what is between them."""
+    """Return LoRA on all projections of layers with Llama's shapes, without other nodes."""
     shapes = dict.fromkeys("qkvo", (width, width)) | {"gate": (width, inner)}
     shapes |= {"up": (width, inner), "down": (inner, width)}
     inputs = []

@@ -275,7 +275,7 @@ def test_sizes_that_take_too_much_memory_are_refused(compiled):
     feeds = {"a": random(9, 1), "b": random(1, 5), "x": random(1)}
     np.testing.assert_allclose(session.run(None, feeds)[0], feeds["x"] + 9, rtol=1e-5)
     large = {"a": np.ones((10**7, 1), np.float32), "b": np.ones((1, 10**7), np.float32)}
-    with pytest.raises(UsageError, match=r"it may take 800,[\d,]+ bytes of memory"):
+    with pytest.raises(UsageError, match=r"the kernel may need 800,[\d,]+ bytes of memory"):
         session.run(None, {**feeds, **large})
 
 

@@ -96,7 +96,7 @@ def test_tokens_are_embedded_by_a_kernel(backend, compiled):
         session.run(None, feeds)[0], original(model, feeds)[0], rtol=1e-5, atol=1e-5
     )
     for index in (10, -11, 10**9):
-        with pytest.raises(UsageError, match="an index in 'ids' is out of bounds: 10 rows"):
+        with pytest.raises(UsageError, match="an index in 'ids' is out of bounds for 10 rows"):
             session.run(None, {**feeds, "ids": np.array([0, index])})
 
 

@@ -1,6 +1,6 @@
-"""Load the kernels of a split model, check their inputs, and try them.
+"""Load the kernels of a split model, check their inputs, and compare them with onnxruntime.
 
-A process that only tries or calls kernels does not import onnx-ir.
+A process that only calls kernels does not import onnx-ir.
 """
 
 from __future__ import annotations
@@ -44,11 +44,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-_CACHES = 1 << 26  # bytes: more than most processors' caches hold
-_ENOUGH = 0.3  # seconds without a clearly shorter time, after which timing ends
-_CLEARLY = 0.97
-_MOST_SECONDS = 3.0  # of timing
-_LITTLE = 1 << 20  # bytes that are always free: reading the limits would outlast a small kernel
+# Bytes that are read before each timed run to evict the operands from the caches of the CPU. Most
+# CPUs have smaller caches.
+_EVICTION_BYTES = 1 << 26
+# Timing ends after this number of seconds without a clearly shorter time.
+_SECONDS_WITHOUT_GAIN = 0.3
+# Ratio of a time to the minimum of the earlier times below which it is clearly shorter.
+_CLEARLY_SHORTER = 0.97
+# Maximum number of seconds of timing.
+_MAX_SECONDS = 3.0
+# Maximum number of bytes of a small call or result. Small calls are not compared with the limits of
+# memory, because reading the limits takes longer than the call.
+_SMALL_BYTES = 1 << 20
 
 
 class Loaded(NamedTuple):
@@ -65,36 +72,37 @@ Kernels = dict[tuple[str, ...], Loaded | str]
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
     """Load the kernels of a backend, or those of all backends for "auto".
 
-    The kernel of a component is that for the highest CPU level of this CPU. A warning lists the
-    kernels that cannot run here.
+    A component gets its kernel for the highest CPU level that this CPU has. A warning lists the
+    kernels that cannot run on this machine.
     """
     loaded: Kernels = {}
     unused: dict[str, list[str]] = {}
     manifest = bundle.manifest
     kernels = manifest.kernels_by_component if backend != "onnxruntime" else {}
     changed = changed_model(bundle) if kernels else None
-    fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for weights of kernels only
+    # runtime_fold is loaded only if a kernel has weights or inputs with default values
+    fold = functools.cache(lambda: bundle.load(FOLD_FILE))
     for outputs, alternatives in kernels.items():
         is_compiled = any(kernel.files for kernel in alternatives)
         usable = usable_kernels(alternatives, backend)
         if changed is not None and is_compiled:
-            made: Loaded | str = changed
+            result: Loaded | str = changed
         else:
-            made = usable if isinstance(usable, str) else _load_first(bundle, usable, fold)
-        loaded[outputs] = made
-        if isinstance(made, str) and is_compiled:
-            unused.setdefault(made, []).append(outputs[0])
-    if backend == "auto":  # for another backend, the session itself warns
+            result = usable if isinstance(usable, str) else _load_first(bundle, usable, fold)
+        loaded[outputs] = result
+        if isinstance(result, str) and is_compiled:
+            unused.setdefault(result, []).append(outputs[0])
+    if backend == "auto":  # for a named backend, the session reports the reasons
         for reason, names in unused.items():
-            told = "%s: onnxruntime replaces the kernels for %s: %s"
-            logger.warning(told, bundle.name, ", ".join(names), reason)
+            message = "%s: onnxruntime replaces the kernels for %s: %s"
+            logger.warning(message, bundle.name, ", ".join(names), reason)
     return loaded
 
 
 def _load_first(
     bundle: Bundle, kernels: Sequence[Kernel], fold: Callable[[], ir.Model]
 ) -> Loaded | str:
-    """Return the first of some kernels that can be loaded, or the reasons why there is none."""
+    """Return the first kernel that can be loaded, or the reasons why none can be loaded."""
     reasons: list[str] = []
     for kernel in kernels:
         try:
@@ -102,53 +110,60 @@ def _load_first(
         except (CompileError, UsageError) as error:
             reasons.append(str(error))
             if len(kernels) > 1:
-                told = "%s: the kernel of %s for %s is not used: %s"
-                logger.warning(told, bundle.name, kernel.outputs[0], kernel.cpu, error)
+                message = "%s: the kernel of %s for %s is not used: %s"
+                logger.warning(message, bundle.name, kernel.outputs[0], kernel.cpu, error)
     return "; ".join(dict.fromkeys(reasons))
 
 
 def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
     backend = create(kernel.backend)
     optional = {info.name for info in bundle.manifest.runtime_constants if info.optional}
-    preset = [name for name in kernel.inputs if name in optional]
-    needed = [*kernel.weights, *preset]
-    arrays = weights_of(fold().graph.initializers, needed) if needed else {}
+    with_default = [name for name in kernel.inputs if name in optional]
+    required = [*kernel.weights, *with_default]
+    arrays = weights_of(fold().graph.initializers, required) if required else {}
     damage = damaged_file(kernel, bundle.folder)
     if damage is not None:
         raise CompileError(damage)
     run = backend.load(kernel, bundle.folder, arrays)
-    defaults = {name: ort_value(arrays[name]) for name in preset}
+    defaults = {name: ort_value(arrays[name]) for name in with_default}
 
-    def checked(values: Values) -> dict[str, Any]:
+    def check_and_run(values: Values) -> dict[str, Any]:
         values = {**defaults, **values}
         check_inputs(kernel, values)
         return run(values)
 
-    return checked
+    return check_and_run
 
 
 def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Call a kernel and onnxruntime several times, and time the first calls.
+    """Call a kernel and onnxruntime with the same inputs, and time the first calls.
 
-    Miscompiled code may crash, so this is called in a separate process. The arrays are the kernel's
-    weights, then its inputs for each call. Returns what `_times` returns for each timed call, and
-    the results of both for each call.
+    Callers run this function in a separate process, because miscompiled code may crash.
+
+    Args:
+        request: The kernel as a dict, the folder of its files, the path of the model for
+            onnxruntime, the number of calls, and the number of timed calls.
+        arrays: The weights of the kernel, followed by its inputs for each call.
+
+    Returns:
+        The result of `_times` for each timed call. The outputs of each call: those of the kernel,
+        followed by those of onnxruntime.
     """
     description, folder, model, count, timed = request
     kernel = Kernel.from_dict(description)
-    given = iter(arrays)
-    weights = dict(zip(kernel.weights, islice(given, len(kernel.weights)), strict=True))
+    remaining = iter(arrays)
+    weights = dict(zip(kernel.weights, islice(remaining, len(kernel.weights)), strict=True))
     run = create(kernel.backend).load(kernel, Path(folder), weights)
     session = open_session(model, fold_options(None))
     times = []
     results = []
     for k in range(count):
-        call = dict(zip(kernel.inputs, islice(given, len(kernel.inputs)), strict=True))
-        made = run(call)
-        feeds = {name: ort_value(array) for name, array in call.items()}
-        wanted = session.run_with_ort_values(kernel.outputs, feeds)
-        results += [array_of(made[name]) for name in kernel.outputs]
-        results += [array_of(value) for value in wanted]
+        inputs = dict(zip(kernel.inputs, islice(remaining, len(kernel.inputs)), strict=True))
+        outputs = run(inputs)
+        feeds = {name: ort_value(array) for name, array in inputs.items()}
+        expected = session.run_with_ort_values(kernel.outputs, feeds)
+        results += [array_of(outputs[name]) for name in kernel.outputs]
+        results += [array_of(value) for value in expected]
         if k < timed:
             times.append(_times(kernel, run, session, feeds))
     return times, results
@@ -157,16 +172,23 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
 def _times(
     kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], session: Any, feeds: Mapping[str, Any]
 ) -> list[float]:
-    """Return the wall times of the kernel and of onnxruntime, and their CPU times.
+    """Return the wall times of the kernel and of onnxruntime, then their CPU times, in seconds.
 
-    These are minima of runs that alternate, so that other processes disturb both. Each runs twice
-    in turn, as threads of the other one may still be busy waiting. Operands come from main memory,
-    as other components and entry run between two folds: in caches, intermediate results would cost
-    onnxruntime too little. In sessions, its large results often take new memory, but not always, as
-    those of kernels do not: its time is the geometric mean of the minima with and without. CPU
-    times include all threads.
+    Each time is a minimum of several runs. The runs of the kernel and of onnxruntime alternate, so
+    other processes disturb both. Each of the two runs twice in a row, because the threads of the
+    other one may still be busy-waiting during the first run.
+
+    The operands are read from main memory, because other components and entry run between two
+    folds. With operands in the caches, the intermediate results of onnxruntime would cost too
+    little.
+
+    In a session, onnxruntime often allocates new memory for large results, but not always. Kernels
+    do not. So the time of onnxruntime is the geometric mean of two minima: of runs that reuse freed
+    memory, and of runs that allocate new memory.
+
+    CPU times include all threads.
     """
-    others = np.ones(_CACHES, np.uint8)
+    eviction = np.ones(_EVICTION_BYTES, np.uint8)
 
     def run_kernel() -> None:
         check_inputs(kernel, feeds)
@@ -177,15 +199,15 @@ def _times(
         return sum(map(size_in_bytes, session.run_with_ort_values(None, feeds)))
 
     run_kernel()
-    is_large = run_session() > _LITTLE
+    is_large = run_session() > _SMALL_BYTES
     best = [math.inf] * 4
     cpu = [math.inf] * 4
     start = time.perf_counter()
     last = start
     now = start
-    while now < min(last + _ENOUGH, start + _MOST_SECONDS):
+    while now < min(last + _SECONDS_WITHOUT_GAIN, start + _MAX_SECONDS):
         for k, once in enumerate((run_kernel, run_kernel, run_session, run_session)):
-            others.max()
+            eviction.max()
             if k == 3 and is_large:
                 trim_heap()
             begin = time.perf_counter()
@@ -193,7 +215,7 @@ def _times(
             once()
             now = time.perf_counter()
             now_cpu = time.process_time()
-            if now - begin < _CLEARLY * best[k]:
+            if now - begin < _CLEARLY_SHORTER * best[k]:
                 last = now
             best[k] = min(best[k], now - begin)
             cpu[k] = min(cpu[k], now_cpu - begin_cpu)
@@ -206,7 +228,7 @@ def _times(
 
 
 def static_bytes_of_call(kernel: Kernel) -> int | None:
-    """Return the bytes of all values of a call; None if they depend on sizes of its inputs."""
+    """Return the bytes of all values of a call; None if they depend on symbolic dimensions."""
     terms: list[list[int]] = []
     for term in kernel.memory:
         numbers = [n for n in term if isinstance(n, int)]
@@ -217,7 +239,10 @@ def static_bytes_of_call(kernel: Kernel) -> int | None:
 
 
 def bytes_of_call(kernel: Kernel, values: Values) -> int:
-    """Return the bytes of all values of a call, at least 1; missing inputs count as nothing."""
+    """Return the bytes of all values of a call, at least 1.
+
+    A symbolic dimension counts as 1 if all inputs that contain it are missing.
+    """
     sizes: dict[str, int] = {}
     for info in kernel.takes:
         value = values.get(info.name)
@@ -230,24 +255,32 @@ def bytes_of_call(kernel: Kernel, values: Values) -> int:
 
 
 def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
-    """Refuse onnxruntime's values that a kernel was not compiled for, as its code has no checks.
+    """Check that a kernel was compiled for the dtypes and sizes of its inputs.
 
-    The code may divide by a size, and does not check allocations.
+    The code of the kernel does not check its inputs or the results of its allocations. It may
+    divide by a size.
+
+    Args:
+        kernel: The kernel.
+        values: The inputs by name, as ``onnxruntime.OrtValue``.
+
+    Raises:
+        Misfit: The kernel was not compiled for the inputs, or would need too much memory.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
         value = values[info.name]
         dims = info.shape or []
         if not value.has_value() or value.data_type() != f"tensor({info.dtype})":
-            raise Misfit(f"{info.name!r} is no tensor of {info.dtype}")
+            raise Misfit(f"{info.name!r} is not a tensor of type {info.dtype}")
         shape = tuple(value.shape())
         if len(shape) != len(dims):
-            raise Misfit(f"{info.name!r} has {len(shape)} dims, not {len(dims)}")
+            raise Misfit(f"{info.name!r} has {len(shape)} dimensions, not {len(dims)}")
         for axis, (size, dim) in enumerate(zip(shape, dims, strict=True)):
             if size == 0:
                 raise Misfit(f"{info.name!r} of shape {shape} has no elements")
             if isinstance(dim, int) and size != dim:
-                raise Misfit(f"{info.name!r} has {size} on axis {axis}, not {dim}")
+                raise Misfit(f"{info.name!r} has the size {size} on axis {axis}, not {dim}")
             if isinstance(dim, str):
                 other, known = sizes.setdefault(dim, (info.name, size))
                 if size != known:
@@ -255,7 +288,7 @@ def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
         if info.rows is not None:
             indices = array_of(value)
             if indices.min() < -info.rows or indices.max() >= info.rows:
-                raise Misfit(f"an index in {info.name!r} is out of bounds: {info.rows} rows")
+                raise Misfit(f"an index in {info.name!r} is out of bounds for {info.rows} rows")
     nbytes = nbytes_at(kernel.memory, {name: size for name, (_, size) in sizes.items()})
-    if nbytes > _LITTLE and nbytes > allocatable_memory():
-        raise Misfit(f"it may take {nbytes:,} bytes of memory")
+    if nbytes > _SMALL_BYTES and nbytes > allocatable_memory():
+        raise Misfit(f"the kernel may need {nbytes:,} bytes of memory")

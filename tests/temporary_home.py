@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def temporary_home(prefix: str) -> Iterator[None]:
-    """Place the user's caches and all temporary files in a folder that exists in the context."""
+    """Put the user's caches and all temporary files in a folder; remove it after the context."""
     with tempfile.TemporaryDirectory(prefix=prefix) as home:
         temporary = os.path.join(home, "temporary")
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")

@@ -19,7 +19,10 @@ MARK = re.compile(r"<!-- (not run|any figures): (.+) -->")
 FIGURES = re.compile(
     r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays off after [\d,]+ runs|error [\d.]+e-\d+"
 )
-"""Times, memory and speeds differ between runs; errors differ between versions of onnxruntime."""
+"""Figures that are not compared.
+
+Times, memory and speeds differ between runs, and errors between versions of onnxruntime.
+"""
 
 NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|not told apart")
 """All numbers, units of time and speeds, for blocks that are marked with "any figures"."""
@@ -27,16 +30,16 @@ NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|not told apart")
 
 @dataclass
 class Block:
-    """A fenced block. A block with a title has the contents of this file."""
+    """A fenced block. The title of a block is the name of the file with its text."""
 
     place: str
     language: str
     title: str | None
     text: str
     mark: str | None
-    """"not run", "any figures", or nothing."""
+    """"not run", "any figures" or None."""
     follows: bool
-    """Whether only blank lines separate it from the previous block."""
+    """Whether only blank lines separate the block from the previous one."""
 
 
 def blocks_of(path: Path) -> list[Block]:
@@ -97,10 +100,10 @@ class Reader:
             for command, expected in commands_of(block):
                 check(block, command, self.run(command), expected)
         else:
-            raise AssertionError(f"{block.place}: it cannot be run and has no mark with the reason")
+            raise AssertionError(f"{block.place}: the block cannot be run and has no mark")
 
     def run(self, command: str) -> str:
-        """Return the output of a command. onnxfold runs in this process, which is faster."""
+        """Return the output of a command. onnxfold runs in this process because this is faster."""
         words = shlex.split(command)
         if words[0] == "onnxfold" and not {"|", ">", "<"} & set(words):
             out = io.StringIO()
@@ -122,7 +125,7 @@ class Reader:
 def commands_of(block: Block) -> list[tuple[str, str]]:
     """Return the commands of a console block with their expected output."""
     first, *parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
-    assert not first, f"{block.place}: it does not start with a command"
+    assert not first, f"{block.place}: the block does not start with a command"
     return [part.partition("\n")[::2] for part in parts]
 
 

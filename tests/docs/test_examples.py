@@ -25,7 +25,7 @@ def run(folder: Path, *words: object, **environment: str) -> subprocess.Complete
 
 
 def test_examples_are_short_and_documented():
-    """Programs run in tests/docs/test_pages.py or in this file. serve/ has separate tests."""
+    """Each program runs in this file or in test_pages.py. Programs in serve/ have other tests."""
     by_pages = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs").rglob("*.md"))
     here = Path(__file__).read_text(encoding="utf-8")
     programs = sorted(set(EXAMPLES.rglob("*.py")) - set((EXAMPLES / "serve").iterdir()))
@@ -41,7 +41,7 @@ def test_examples_are_short_and_documented():
 
 
 @pytest.mark.slow
-def test_from_pytorch(folder):
+def test_the_pytorch_example_computes_the_same_as_pytorch(folder):
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     done = run(folder, EXAMPLES / "pytorch_to_onnxruntime.py")
@@ -50,7 +50,7 @@ def test_from_pytorch(folder):
 
 
 @pytest.mark.slow
-def test_a_decoder_of_optimum(folder):
+def test_the_optimum_example_generates_the_same_tokens(folder):
     pytest.importorskip("optimum.onnxruntime")
     done = run(folder, EXAMPLES / "optimum_decoder.py")
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def test_a_decoder_of_optimum(folder):
 
 
 @pytest.mark.slow
-def test_a_pass_of_olive(folder):
+def test_the_olive_example_removes_nodes(folder):
     pytest.importorskip("olive")
     quiet = {"OLIVE_DISABLE_TELEMETRY": "1", "PYTHONPATH": "examples"}
     done = run(folder, EXAMPLES / "olive_pass.py", **quiet)
@@ -86,7 +86,7 @@ assert nodes["Onnxfold"] < nodes["OnnxPeepholeOptimizer"]
 
 
 @pytest.mark.slow
-def test_a_backend_in_a_package(folder):
+def test_the_backend_example_can_be_installed(folder):
     site = folder / "site"
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", site)
     source = folder / "own_backend"

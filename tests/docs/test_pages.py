@@ -65,7 +65,7 @@ def test_wrong_blocks_are_found(folder):
 
 
 @pytest.mark.parametrize("name", ["options.md", "coming-from.md"])
-def test_options_in_tables_are_those_of_the_command_line(name):
+def test_options_in_tables_exist_on_the_command_line(name):
     from onnxfold.cli.command_line import cli
 
     known = set()

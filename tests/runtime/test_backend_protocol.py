@@ -1,7 +1,7 @@
-"""What every backend does, the same for all: see `onnxfold.runtime.backends.base.Backend`.
+"""Test that every backend implements the protocol `onnxfold.runtime.backends.base.Backend`.
 
-onnx-mlir is tested twice: with a double of its compiler (see `onnx_mlir/compiler_double.py`), and
-with the real one where there is a binary or an engine with the image.
+onnx-mlir is tested with a double of its compiler (see `onnx_mlir/compiler_double.py`). It is also
+tested with the real compiler if there is a binary or a container engine with the image.
 """
 
 import pickle
@@ -32,7 +32,7 @@ from onnxfold.runtime.backends.base import NAMES, Backend, Built, CompileError, 
 from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
 from onnxfold.runtime.bundles.manifest import Kernel
 
-# Two outputs, one of them of a dynamic shape, and a weight that is given from outside.
+# The output y has a dynamic shape. The input w is a weight of the kernel.
 TEXT = """fold (float[n, 8] a, float[8] b, float[8, 4] w) => (float[n, 4] y, float[8] z) {
     t = Add(a, b)
     y = MatMul(t, w)
@@ -55,7 +55,7 @@ BACKENDS = ["iree", "onnx-mlir", "onnx-mlir (double)"]
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request, tmp_path_factory) -> Iterator[Backend]:
-    """A backend that can compile; or a skipped test with the reason why it cannot."""
+    """Yield a backend, or skip the test with the reason why the backend cannot compile."""
     with pytest.MonkeyPatch.context() as patch:
         if "double" in request.param:
             use_double(tmp_path_factory.mktemp("double"), patch)
@@ -104,18 +104,18 @@ def close(got, want) -> None:
         np.testing.assert_allclose(value, array, rtol=1e-4, atol=1e-5)
 
 
-def test_its_name_creates_it(backend):
+def test_create_returns_the_backend_of_a_name(backend):
     assert type(create(backend.name)) is type(backend)
     assert backend.name in NAMES
 
 
-def test_it_tells_what_compiles(backend):
+def test_the_key_contains_the_compiler_in_one_line(backend):
     assert backend.missing() is None
     maker = backend.key_of("one")["maker"]
     assert maker and "\n" not in maker
 
 
-def test_a_key_is_of_a_model_and_of_this_machine(backend):
+def test_a_key_depends_on_the_model_and_fits_this_machine(backend):
     key = backend.key_of("one")
     assert key == create(backend.name).key_of("one") != backend.key_of("two")
     assert all(isinstance(text, str) for pair in key.items() for text in pair)
@@ -123,12 +123,12 @@ def test_a_key_is_of_a_model_and_of_this_machine(backend):
 
 
 def compared(kernel: Kernel, folder: Path, source: onnx.ModelProto, *arrays) -> float:
-    """The error of a kernel in another process, beside a model."""
+    """Run a kernel in another process and return its error relative to a model."""
     inputs = [Draw("numbers around 0", [*arrays])]
     return check_kernel(kernel, folder, storage.from_proto(source), inputs, seconds=SECONDS)[0]
 
 
-def test_compiling_writes_a_kernel_which_is_compared_elsewhere(built, compiled, folder):
+def test_a_compiled_kernel_is_checked_in_another_process(built, compiled, folder):
     assert built.files and all(path.is_file() for path in built.files)
     assert {path.parent for path in built.files} == {built.files[0].parent}
     assert built.files[0].name.startswith("0123abcd.")
@@ -145,7 +145,7 @@ def test_a_kernel_takes_any_size_of_a_dynamic_dimension(kernel, rows):
     close(kernel({"a": feeds["a"], "b": feeds["b"]}), expected(feeds))
 
 
-def test_a_kernel_takes_values_of_onnxruntime_and_any_layout(kernel):
+def test_a_kernel_takes_onnxruntime_values_and_any_layout(kernel):
     wide = random(8, 9, seed=5)
     feeds = {**INPUTS, "a": wide.T}
     values = {name: value_of(INPUTS[name]) for name in "ab"}
@@ -153,7 +153,7 @@ def test_a_kernel_takes_values_of_onnxruntime_and_any_layout(kernel):
     close(kernel({"a": wide.T, "b": INPUTS["b"]}), expected(feeds))
 
 
-def test_a_kernel_takes_arrays_out_of_a_pickle(kernel):
+def test_a_kernel_takes_unpickled_arrays(kernel):
     feeds = pickle.loads(pickle.dumps({**INPUTS, "a": random(9, 8)}))
     assert feeds["a"].dtype.isbuiltin == 0
     close(kernel({"a": feeds["a"], "b": feeds["b"]}), expected(feeds))
@@ -167,7 +167,7 @@ def test_results_outlive_the_kernel(backend, compiled, folder):
         close(result, expected(INPUTS))
 
 
-def test_inputs_are_left_alone(kernel):
+def test_inputs_are_not_modified(kernel):
     given = {name: INPUTS[name].copy() for name in "ab"}
     kernel(given)
     assert all(given[name].tobytes() == INPUTS[name].tobytes() for name in "ab")
@@ -183,15 +183,15 @@ def test_a_kernel_is_called_from_several_threads(kernel):
     at_once(work, range(4))
 
 
-def test_an_input_that_is_missing_is_an_error(kernel):
+def test_a_missing_input_is_an_error(kernel):
     with pytest.raises(KeyError):
         kernel({"a": INPUTS["a"]})
     close(kernel(INPUTS), expected(INPUTS))
 
 
-def test_what_cannot_be_compiled_is_refused_in_one_line(backend, tmp_path):
+def test_the_reason_not_to_compile_a_model_is_one_line(backend, tmp_path):
     unknown = parse("fold (float[2] x) => (float[2] y) { y = local.Frobnicate(x) }")
-    # onnx-mlir compiles what it does not know: trying it tells
+    # onnx-mlir compiles unknown ops, so only the check of the kernel fails.
     for content in (b"this is no model", unknown.SerializeToString()):
         with pytest.raises(CompileError) as caught:
             built = backend.compile(content, tmp_path / "0123", seconds=SECONDS)
@@ -200,7 +200,7 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(backend, tmp_path):
         assert str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_kernel_that_is_damaged_is_refused_in_one_line(backend, compiled, tmp_path):
+def test_the_error_of_a_damaged_kernel_is_one_line(backend, compiled, tmp_path):
     for content in (b"", b"nothing of the kind" * 100):
         (tmp_path / compiled.file).write_bytes(content)
         with pytest.raises(CompileError) as caught:
@@ -210,7 +210,7 @@ def test_a_kernel_that_is_damaged_is_refused_in_one_line(backend, compiled, tmp_
         backend.load(compiled, tmp_path / "gone", {"w": INPUTS["w"]})
 
 
-def test_a_compiler_that_takes_too_long_is_ended(backend, tmp_path):
+def test_a_compiler_is_stopped_after_the_time_limit(backend, tmp_path):
     with pytest.raises(CompileError, match=r"longer than 0\.01 s"):
         backend.compile(model(), tmp_path / "k", seconds=0.01)
 
@@ -220,7 +220,7 @@ def test_a_kernel_for_another_machine_is_not_used(backend):
     assert backend.unusable(key)
 
 
-def test_stages_are_written(backend, tmp_path):
+def test_dump_writes_the_stages_of_compilation(backend, tmp_path):
     backend.dump(model(), tmp_path, seconds=SECONDS)
     written = [*tmp_path.iterdir()]
     assert written
@@ -229,14 +229,14 @@ def test_stages_are_written(backend, tmp_path):
             assert "module" in path.read_text()
 
 
-def test_no_reason_to_refuse_an_ordinary_model(backend):
+def test_a_model_of_common_ops_is_supported(backend):
     import onnx_ir as ir
 
     assert backend.supported(ir.from_proto(onnx.load_from_string(model()))) == []
 
 
 @pytest.mark.parametrize("name", ["adapter", "decoder"])
-def test_from_split_to_session(backend, name, request, tmp_path):
+def test_a_session_runs_the_kernels_of_a_split_model(backend, name, request, tmp_path):
     source = request.getfixturevalue(name)
     constants, feeds = {
         "adapter": (("a", "b", "scale"), [adapter_feeds(k) for k in range(2)]),
@@ -260,4 +260,4 @@ def test_ten_thousand_calls_leak_nothing(kernel):
         if k == 500:
             before = process.memory_info().rss
         kernel(feeds)
-    assert process.memory_info().rss - before < 4 << 20  # results of the calls: 80 MB
+    assert process.memory_info().rss - before < 4 << 20  # the results have 80 MB

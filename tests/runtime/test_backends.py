@@ -31,7 +31,7 @@ from onnxfold.support.system import cpu_levels, cpus
 
 
 @needs_iree
-def test_options_are_part_of_the_key_and_reach_the_compiler(adapter, tmp_path):
+def test_options_are_part_of_the_key_and_passed_to_the_compiler(adapter, tmp_path):
     arguments = {"runtime_constants": ["a", "b", "scale"], "backend": "iree", "fsync": False}
     flag = "--iree-opt-level=O1"
     bundle = split(adapter, tmp_path / "b", backend_options=[flag], **arguments)
@@ -72,7 +72,7 @@ def test_a_kernel_runs_on_every_cpu_of_its_level(adapter, tmp_path, monkeypatch,
 
 
 @needs_iree
-def test_code_for_another_name_runs_on_cpus_with_the_same_features(adapter, tmp_path):
+def test_code_for_the_host_runs_on_cpus_with_the_same_features(adapter, tmp_path):
     given = ["--iree-llvmcpu-target-cpu=host"]
     names = ("a", "b", "scale")
     bundle = bundle_of(adapter, tmp_path, *names, backend="iree", backend_options=given)
@@ -80,13 +80,13 @@ def test_code_for_another_name_runs_on_cpus_with_the_same_features(adapter, tmp_
     assert_runs(bundle, adapter, adapter_feeds(), "iree")
 
 
-def test_a_backend_without_targets_is_named(compiled, adapter, tmp_path):
+def test_the_error_names_a_backend_without_target_cpus(compiled, adapter, tmp_path):
     with pytest.raises(UsageError, match="the backend 'counting' does not support it"):
         bundle_of(adapter, tmp_path, "a", "b", "scale", backend="counting", target_cpu="x86-64")
 
 
 @needs_iree
-def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
+def test_onnxruntime_runs_components_without_a_kernel(tmp_path):
     model = parse("a column of a length")
     bundle = bundle_of(model, tmp_path, "length", "r", backend="iree")
     feeds = {"x": random(9, 32), "length": np.array(9), "r": random(32)}
@@ -97,7 +97,7 @@ def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
     )
 
 
-def test_another_package_can_bring_a_backend(compiled, adapter, tmp_path):
+def test_another_package_can_provide_a_backend(compiled, adapter, tmp_path):
     names = ["a", "b", "scale"]
     bundle = bundle_of(adapter, tmp_path / "b", *names, backend="counting")
     (kernel,) = bundle.manifest.kernels
@@ -112,13 +112,13 @@ def test_another_package_can_bring_a_backend(compiled, adapter, tmp_path):
         UsageError, match=r"the backends are auto, .*, onnxruntime, a slow one, counting"
     ):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="gpu")
-    shutil.rmtree(tmp_path / "site")  # a backend that has gone leaves its kernels to onnxruntime
+    shutil.rmtree(tmp_path / "site")  # onnxruntime replaces the kernels of a removed backend
     sys.modules.pop("counting_backend")
     (place,) = assert_runs(tmp_path / "b", adapter, feeds, "onnxruntime", bound=0)
     assert "no backend has the name 'counting'" in place.reason
 
 
-def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch):
+def test_the_reason_names_a_compiler_that_is_not_installed(adapter, tmp_path, monkeypatch):
     version = metadata.version
 
     def without_iree(name: str) -> str:
@@ -140,7 +140,7 @@ def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:
 
 
 def assert_near(opened: ir.Model, model: onnx.ModelProto, feeds: dict, bound: float) -> None:
-    """Assert that a prepared model computes what the model does; weights may be given to both."""
+    """Assert that a prepared model computes the results of the model; feeds may contain weights."""
     own = {value.name: feeds[value.name] for value in model.graph.input}
     for got, want in zip(
         original(storage.to_proto(opened), feeds), original(model, own), strict=True
@@ -159,8 +159,8 @@ def test_a_reshape_to_computed_sizes_is_compiled(tmp_path, level):
     assert_runs(bundle, model, feeds, *backends, backend="iree")
 
 
-def test_sizes_that_hold_wherever_inputs_have_elements_are_declared():
-    """With no positions, the 0 in the shape would stand for the four heads."""
+def test_sizes_that_hold_for_inputs_with_elements_are_declared():
+    """Without positions, the 0 in the shape would copy the size of axis 1, the four heads."""
     model = parse("heads of positions")
     opened, _ = prepared(model)
     declared = {v.name: v.shape for node in opened.graph for v in node.outputs}
@@ -232,8 +232,8 @@ loses_digits = pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 lose
     "op",
     [pytest.param("LayerNormalization<axis = 1>", marks=loses_digits), "InstanceNormalization"],
 )
-def test_what_is_normalized_has_no_mean(op):
-    """A compiler that takes E[x^2] - E[x]^2 for the variance then loses no digits."""
+def test_the_mean_is_subtracted_before_a_normalization(op):
+    """Then a compiler that computes the variance as E[x^2] - E[x]^2 loses no digits."""
     shape = "8, 6" if "Layer" in op else "8"
     model = parse(
         f"""g (float[n, 8, 6] x, float[{shape}] s, float[{shape}] b) => (float[n, 8, 6] y) {{
@@ -252,7 +252,7 @@ def test_what_is_normalized_has_no_mean(op):
     ("kind", "axis", "scales", "zero"),
     [("int8", 1, "6, 4", "z"), ("uint8", -2, "2, 12", "z"), ("uint8", 0, "2, 12", "")],
 )
-def test_blocks_with_a_scale_each_are_an_axis(kind, axis, scales, zero):
+def test_blocks_of_dequantize_linear_become_an_axis(kind, axis, scales, zero):
     text = "DequantizeLinear<axis = {}, block_size = 3>(q, s, {}) y = Neg(k)"
     model = parse(
         f"""g ({kind}[6, 12] q, float[{scales}] s, {kind}[{scales}] z) => (float[6, 12] y) {{
@@ -268,7 +268,7 @@ def test_blocks_with_a_scale_each_are_an_axis(kind, axis, scales, zero):
 
 
 def test_sizes_that_take_too_much_memory_are_refused(compiled):
-    """Compiled code would not notice that there is none."""
+    """Compiled code does not detect that there is not enough memory."""
     model = parse("a large product")
     session = session_on(model, "a", "b", backend="counting")
     assert [p.backend for p in session.placements()] == ["counting"]
@@ -302,7 +302,7 @@ def test_integers_in_external_data_are_compiled(compiled, tmp_path):
     assert_runs(path, onnx.load(path), feeds, "counting", bound=0, **own)
 
 
-def test_a_value_without_content_is_no_operand(compiled):
+def test_an_optional_without_a_value_is_refused(compiled):
     model = parse(
         "g (float[n] r, float[1] x) => (float[n] y, float[1] z) { y = Exp(r) z = Neg(x) }"
     )

@@ -1,3 +1,5 @@
+"""Test the files that `--dump-ir` writes."""
+
 import re
 import shutil
 import subprocess
@@ -27,7 +29,7 @@ def mixed(tmp_path):
     return saved(TEXTS["branches and a function"], tmp_path / "mixed.onnx")
 
 
-def test_each_pass_that_changed_something_has_its_files(mixed, tmp_path):
+def test_each_pass_with_changes_writes_files(mixed, tmp_path):
     files = dumped(mixed, tmp_path)
     steps = list(dict.fromkeys(name.rpartition(".")[0] for name in files))
     assert [step[:3] for step in steps] == [f"{k:02}-" for k in range(len(steps))]
@@ -44,7 +46,7 @@ def test_each_pass_that_changed_something_has_its_files(mixed, tmp_path):
     assert "+weight e float32[4,4]" in change
 
 
-def test_the_text_is_onnx_and_the_last_one_is_what_is_written(mixed, tmp_path):
+def test_texts_are_valid_and_the_last_one_is_the_written_model(mixed, tmp_path):
     files = dumped(mixed, tmp_path)
     texts = [onnx.parser.parse_model(p.read_text()) for p in files.values() if p.suffix == ".txt"]
     assert [node.op_type for node in texts[0].graph.node] == ["Transpose", "If", "Identity", "Relu"]
@@ -52,7 +54,7 @@ def test_the_text_is_onnx_and_the_last_one_is_what_is_written(mixed, tmp_path):
     assert [n.op_type for n in texts[-1].graph.node] == [n.op_type for n in written.graph.node]
 
 
-def test_a_real_model_and_its_weights_are_left_out(tmp_path):
+def test_weights_of_a_real_model_are_omitted(tmp_path):
     files = dumped(ROOT / "models" / "swin.onnx", tmp_path)
     assert len(files) > 20
     text = files["00-source.txt"].read_text()
@@ -62,7 +64,7 @@ def test_a_real_model_and_its_weights_are_left_out(tmp_path):
     assert len(shapes.read_text().splitlines()) <= 403
 
 
-def test_it_is_the_same_model_that_is_written(tmp_path):
+def test_a_dump_does_not_change_the_written_model(tmp_path):
     for path in (ROOT / "models" / "swin.onnx", ROOT / "tests" / "data" / "control_flow.onnx"):
         onnxfold.optimize_file(path, tmp_path / "plain.onnx")
         dumped(path, tmp_path)
@@ -88,7 +90,7 @@ def odd_model(tmp_path):
     return path
 
 
-def test_odd_names_are_shown_and_nothing_of_them_is_obeyed(tmp_path):
+def test_special_characters_in_names_are_escaped(tmp_path):
     if shutil.which("dot") is None:
         pytest.skip("Graphviz is not installed")
     files = dumped(odd_model(tmp_path), tmp_path)
@@ -106,7 +108,7 @@ def test_odd_names_are_shown_and_nothing_of_them_is_obeyed(tmp_path):
     assert all(re.match(r"(--- |\+\+\+ |@@ |[-+])", line) for d in diffs for line in d.splitlines())
 
 
-def test_dot_reads_what_is_drawn(mixed):
+def test_graphviz_reads_the_drawn_graph(mixed):
     if shutil.which("dot") is None:
         pytest.skip("Graphviz is not installed")
     text = dot_of(storage.load(mixed), "title")
@@ -117,7 +119,7 @@ def test_dot_reads_what_is_drawn(mixed):
         assert cluster in text
 
 
-def test_constants_have_a_colour_of_their_own(mixed):
+def test_constant_nodes_have_another_colour(mixed):
     text = dot_of(storage.load(mixed), "title")
     colours = dict(re.findall(r'label="(\w+)\\n[^\n]*fillcolor="(#\w+)"', text))
     assert colours["Transpose"] == colours["Exp"] == colours["Sqrt"]
@@ -125,7 +127,7 @@ def test_constants_have_a_colour_of_their_own(mixed):
 
 
 @pytest.mark.parametrize("kind", ["file", "full"])
-def test_a_folder_that_holds_something_is_left_alone(mixed, tmp_path, capsys, kind):
+def test_existing_files_are_not_overwritten(mixed, tmp_path, capsys, kind):
     target = tmp_path / "ir"
     if kind == "file":
         target.write_text("mine")
@@ -141,20 +143,20 @@ def test_a_folder_that_holds_something_is_left_alone(mixed, tmp_path, capsys, ki
     assert kept.read_text() == "mine"
 
 
-def test_nothing_is_made_for_a_model_that_is_none(tmp_path, capsys):
+def test_an_invalid_model_creates_no_folder(tmp_path, capsys):
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
     arguments = ["optimize", str(tmp_path / "bad.onnx"), "-o", str(tmp_path / "out.onnx")]
     assert main([*arguments, "--dump-ir", str(tmp_path / "ir")]) == 2
     assert not (tmp_path / "ir").exists()
 
 
-def test_passes_by_name_and_a_folder_that_is_there(mixed, tmp_path):
+def test_selected_passes_and_an_existing_folder(mixed, tmp_path):
     (tmp_path / "ir").mkdir()
     files = dumped(mixed, tmp_path, passes=["dead-code", "constant-propagation"])
     assert "01-constant-propagation.txt" in files
 
 
-def test_the_two_models_of_a_split(tmp_path):
+def test_split_draws_both_models(tmp_path):
     text = """g (float[n, 64] x, float[64, 64] a) => (float[n, 64] y) {
         t = Transpose (w) merged = MatMul (t, a) y = MatMul (x, merged) }"""
     model = with_weights(parse(text), w=floats(64, 64))

@@ -1,11 +1,12 @@
-"""``python -m tests.benchmarks peers``: onnxfold and the other tools, over many models.
+"""``python -m tests.benchmarks peers``: compare onnxfold with other tools on many models.
 
-The tools are installed in an environment of their own, ``--environment DIR``, which is made if it
-is not there. Each tool makes each model in a whole process, and the tools take turns; medians are
-shown. What comes out is compared with the model on onnxruntime, node by node, on random inputs.
-``--nodes`` and ``--gigabytes`` add series of generated models, for what a tool costs for a node and
-for a byte; a tool that fails at one of them is not asked for the larger ones. ``--output DIR`` gets
-the tables, ``peers.json``, ``peers.svg`` and, beside ``production.json``, ``overview.svg``.
+The tools are installed in the virtual environment ``--environment DIR``, which is created if
+necessary. Each tool optimizes each model in a separate process. The tools take turns, and the
+tables show medians. Each result is compared with its model on onnxruntime, node by node, on random
+inputs. ``--nodes`` and ``--gigabytes`` add series of generated models that show the time and memory
+for each node and byte. A tool that fails on one of them skips the larger models of the series.
+``--output DIR`` receives the tables, ``peers.json`` and ``peers.svg``. If ``DIR`` also contains
+``production.json``, ``overview.svg`` is written too.
 """
 
 import json
@@ -23,7 +24,7 @@ from tests.benchmarks.peers.tools import COPY, commands, environment, measure
 
 ROOT = Path(__file__).parents[3]
 _LONG = 20
-"""Seconds: a tool that takes longer for a model is run once."""
+"""A tool that takes more seconds than this for a model runs only once."""
 
 
 def peers(
@@ -39,14 +40,14 @@ def peers(
     """Print the tables, and write them into a folder.
 
     Args:
-        folder: For what the tools write.
-        rounds: How many times each tool makes each model.
-        models: Files and folders of models; the project's own if there is none.
-        environment_folder: That of the tools; a new one, which is removed, if it is None.
-        output: Where the tables, the figure and the data go.
-        nodes: Sizes of generated chains of scalars.
-        gigabytes: Sizes of generated transformers.
-        limits: What a tool may take.
+        folder: Temporary folder for the results of the tools.
+        rounds: Number of times that each tool optimizes each model.
+        models: Files and folders of models; the project's ``models`` folder if empty.
+        environment_folder: Virtual environment of the tools; None uses a temporary one.
+        output: Folder for the tables, the figure and the data.
+        nodes: Sizes of generated chains of scalars, in nodes.
+        gigabytes: Sizes of generated transformers, in gigabytes.
+        limits: Time and memory limits of a tool.
     """
     python = environment(environment_folder or folder / "environment", ROOT)
     compared = []
@@ -69,11 +70,14 @@ def peers(
 def _all(
     generated: Path, models: Sequence[str], nodes: Sequence[int], gigabytes: Sequence[float]
 ) -> Iterator[tuple[str, str, float, Path]]:
-    """Yield series, name, size and path of each model; a generated file lasts one iteration."""
+    """Yield series, name, size and path of each model.
+
+    A generated file is deleted when the iteration continues.
+    """
     given = [Path(model) for model in models or [ROOT / "models"]]
     found = sorted(p for m in given for p in (m.rglob("*.onnx") if m.is_dir() else [m]))
     alike = len({path.stem for path in found}) < len(found)
-    for path in found:  # its folder's name, where all files are called the same
+    for path in found:  # files with equal names are identified by their folders
         yield "given", path.parent.name if alike else path.stem, 0, path
     for series, sizes in (("nodes", sorted(nodes)), ("bytes", sorted(gigabytes))):
         for number in sizes:

@@ -1,7 +1,7 @@
 """Draw the figures of the benchmarks: ``peers.svg``, and ``overview.svg`` for the README.
 
-A program of its own, for the environment that has matplotlib. ``overview.svg`` also needs
-``production.json`` in the same folder.
+This is a separate script because only the tools' environment has matplotlib. ``overview.svg`` also
+requires ``production.json`` in the same folder.
 """
 
 import json
@@ -31,7 +31,7 @@ _X_LABELS = {"nodes": "nodes", "bytes": "size of the model, GB"}
 
 
 def draw(folder: Path) -> None:
-    """Read ``peers.json`` and ``production.json`` and write the figures beside them."""
+    """Read ``peers.json`` and ``production.json`` and write the figures to the same folder."""
     pyplot.rcParams.update(
         {"svg.hashsalt": "onnxfold", "svg.fonttype": "none", "font.size": 9}
         | {"font.family": "sans-serif", "font.sans-serif": ["Arial", "DejaVu Sans"]}
@@ -73,7 +73,7 @@ def _draw_all(by_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], path: Path) -> None:
-    """Draw the results on production models, and memory by size, each tool with its defaults."""
+    """Draw the results on production models and the memory by model size, with default options."""
     tools = {"-O1": "onnxfold"} | {
         tool: tool for tool in ("onnxsim", "onnxslim", "onnxscript", "onnxruntime")
     }
@@ -97,14 +97,14 @@ def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], p
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Write a figure without a background, with light text where the reader's theme is dark."""
+    """Write a figure without a background; its text is light in dark themes."""
     figure.savefig(path, transparent=True, metadata={"Date": None})
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("</style>", f"{_DARK}</style>", 1), encoding="utf-8")
 
 
 def _size(charts: int) -> tuple[float, float]:
-    """Return the inches of a figure of charts below each other: the width of a phone's screen."""
+    """Return the size in inches of stacked charts that fit a phone's screen in width."""
     return 5.2, 2.9 * charts
 
 
@@ -158,7 +158,7 @@ def _draw_nodes(axes: Any, compared: list[dict[str, Any]], tools: list[str]) -> 
     total = sum(c["nodes"] for c in by_all)
     left = [100 * sum(_made(c, tool)["nodes"] for c in by_all) / total for tool in tools]
     axes.bar_label(axes.barh(tools, left, color="#5b7db1"), fmt="%.0f %%", padding=3, fontsize=8)
-    axes.set(title=f"nodes left, of {total:,} in {len(by_all)} models", xlim=(0, 110))
+    axes.set(title=f"remaining nodes, of {total:,} in {len(by_all)} models", xlim=(0, 110))
     axes.invert_yaxis()
 
 

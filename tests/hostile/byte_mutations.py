@@ -1,4 +1,4 @@
-"""Valid bytes made hostile: one to four changes, each to one field of the message."""
+"""Apply one to four random changes to the fields of a valid serialized model."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import onnx
 from tests.hostile.fields import Field, Raw, join, split, varint, walk
 
 Change = Callable[[random.Random, list[Field], int], None]
-"""Changes the field at a place of a list."""
+"""A function that changes the field at an index of a list of fields."""
 
 INTEGERS = (
     0, 1, -1, 2, 3, 4, 7, 16, 99, 127, 128, 255, 1000, 65535, 2**31 - 1, 2**31, -(2**31), 2**32,
@@ -37,27 +37,28 @@ _ATTRIBUTES = tuple(
 
 
 def mutate(rng: random.Random, data: bytes) -> tuple[bytes, str]:
-    """Change a model; returns its bytes and what was done."""
+    """Return the bytes of a changed model and a description of the changes."""
     fields = split(data)
-    done = []
+    changes = []
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))):
         places = list(walk(fields))
-        # a kind of field first: else a model of large tensors is all dims and numbers
+        # Choose the kind of field first. Otherwise nearly all changes to a model with large tensors
+        # would be to dims and numbers.
         kind = rng.choice(sorted({parent[at].kind for parent, at in places}))
         parent, at = rng.choice([p for p in places if p[0][p[1]].kind == kind])
         change = rng.choice(_SPECIAL.get(kind, _BY_TYPE[parent[at].type]))
         if rng.random() < 0.25:
             change = rng.choice(_WIRE)
         change(rng, parent, at)
-        done.append(f"{kind}: {change.__name__}")
-    whole = join(fields)
+        changes.append(f"{kind}: {change.__name__}")
+    result = join(fields)
     if rng.random() < 0.03:
-        whole = whole[: rng.randrange(len(whole) + 1)]
-        done.append("the file is cut")
-    if whole and rng.random() < 0.03:
-        whole = _flipped(rng, whole, rng.choice((1, 3, 30)))
-        done.append("bits are flipped")
-    return whole, "; ".join(done)
+        result = result[: rng.randrange(len(result) + 1)]
+        changes.append("the file is truncated")
+    if result and rng.random() < 0.03:
+        result = _flipped(rng, result, rng.choice((1, 3, 30)))
+        changes.append("bits are flipped")
+    return result, "; ".join(changes)
 
 
 def _flipped(rng: random.Random, data: bytes, count: int) -> bytes:
@@ -67,10 +68,10 @@ def _flipped(rng: random.Random, data: bytes, count: int) -> bytes:
     return bytes(block)
 
 
-def _other(
+def _replace(
     attribute: str, values: Callable[[random.Random, Any], Sequence[Any]], name: str = ""
 ) -> Change:
-    """Another value of an attribute of a field, out of some that may depend on the one it has."""
+    """Return a change that sets an attribute of a field to one of ``values(rng, old_value)``."""
 
     def change(rng: random.Random, fields: list[Field], at: int) -> None:
         old = getattr(fields[at], attribute)
@@ -80,13 +81,13 @@ def _other(
     return change
 
 
-# What any field may suffer.
+# Changes to any field.
 
 
-def _lie_about_length(rng: random.Random, fields: list[Field], at: int) -> None:
+def _wrong_length(rng: random.Random, fields: list[Field], at: int) -> None:
     true = len(bytes(fields[at]))
-    lies = (0, 1, true, true + 1, true + 7, true + 100, 2**31 - 1, 2**32, 2**63, 2**64 - 1)
-    fields[at].length = rng.choice(lies)
+    lengths = (0, 1, true, true + 1, true + 7, true + 100, 2**31 - 1, 2**32, 2**63, 2**64 - 1)
+    fields[at].length = rng.choice(lengths)
 
 
 def _flip(rng: random.Random, fields: list[Field], at: int) -> None:
@@ -129,7 +130,7 @@ def _insert(rng: random.Random, fields: list[Field], at: int) -> None:
 
 
 def _nest(rng: random.Random, fields: list[Field], at: int) -> None:
-    """Graphs in attributes of nodes in graphs, nothing else."""
+    """Insert deeply nested graphs that contain only an If with the next graph as its attribute."""
     block = b""
     for _ in range(rng.choice((10, 30, 60, 99, 101, 300, 2000, 10000))):
         block = _message(1, _message(4, b"If") + _message(5, b"\xa0\x01\x05" + _message(6, block)))
@@ -142,12 +143,12 @@ def _message(number: int, content: bytes) -> bytes:
 
 _NUMBERS_OF_FIELDS = (0, 1, 2, 5, 7, 12, 14, 20, 25, 1000, 2**29 - 1, 2**60)
 _WIRE: tuple[Change, ...] = (
-    _other("cut", lambda rng, _: (0, 1, 2, 7, rng.randrange(200))),
-    _lie_about_length,
-    _other("padding", lambda *_: (1, 2, 5, 9, 10, 11, 30)),
+    _replace("cut", lambda rng, _: (0, 1, 2, 7, rng.randrange(200))),
+    _wrong_length,
+    _replace("padding", lambda *_: (1, 2, 5, 9, 10, 11, 30)),
     _flip,
-    _other("wire_type", lambda *_: range(8)),
-    _other("number", lambda *_: _NUMBERS_OF_FIELDS),
+    _replace("wire_type", lambda *_: range(8)),
+    _replace("number", lambda *_: _NUMBERS_OF_FIELDS),
     _duplicate,
     _delete,
     _swap,
@@ -157,23 +158,25 @@ _WIRE: tuple[Change, ...] = (
 )
 
 
-# What a field of a certain type may suffer.
+# Changes to fields of one type.
 
 
-_any_number = _other("value", lambda rng, _: (*INTEGERS, rng.getrandbits(64)), "integer")
-_near_number = _other("value", lambda _, v: (v + 1, v - 1, -v, v * 2, ~v, v << 16), "near_integer")
-_any_text = _other("value", lambda *_: _TEXTS, "text")
-_any_length = _other(
+_any_number = _replace("value", lambda rng, _: (*INTEGERS, rng.getrandbits(64)), "integer")
+_near_number = _replace(
+    "value", lambda _, v: (v + 1, v - 1, -v, v * 2, ~v, v << 16), "near_integer"
+)
+_any_text = _replace("value", lambda *_: _TEXTS, "text")
+_any_length = _replace(
     "value", lambda _, v: (v[:-1], v + b"\0", v * 2, v[: len(v) // 2]), "length_of_value"
 )
-_random_bytes = _other("value", lambda rng, v: [rng.randbytes(len(v) or 8)], "bytes")
+_random_bytes = _replace("value", lambda rng, v: [rng.randbytes(len(v) or 8)], "bytes")
 
 
 def _empty(rng: random.Random, fields: list[Field], at: int) -> None:
     fields[at].value = []
 
 
-def _one_less(rng: random.Random, fields: list[Field], at: int) -> None:
+def _delete_element(rng: random.Random, fields: list[Field], at: int) -> None:
     value: Any = fields[at].value
     if value:
         del value[rng.randrange(len(value))]
@@ -182,16 +185,16 @@ def _one_less(rng: random.Random, fields: list[Field], at: int) -> None:
 _BY_TYPE: dict[str, tuple[Change, ...]] = {
     "number": (_any_number, _near_number, _delete),
     "bytes": (_any_text, _any_length, _random_bytes, _delete, _exchange_values),
-    "message": (_empty, _one_less, _delete, _duplicate, _swap, _exchange_values),
+    "message": (_empty, _delete_element, _delete, _duplicate, _swap, _exchange_values),
 }
 
 
-# What a field of a certain meaning may suffer.
+# Changes to fields with a known meaning.
 
 
 def _one_of(*values: int | bytes | str) -> Change:
     known = [v.encode() if isinstance(v, str) else v for v in values]
-    return _other("value", lambda *_: known, "known_value")
+    return _replace("value", lambda *_: known, "known_value")
 
 
 def _more_dims(rng: random.Random, fields: list[Field], at: int) -> None:
@@ -200,7 +203,7 @@ def _more_dims(rng: random.Random, fields: list[Field], at: int) -> None:
 
 
 def _external(rng: random.Random, fields: list[Field], at: int) -> None:
-    """Another entry of the external data, whatever it was."""
+    """Replace an entry of the external data, regardless of its key."""
     number = (rng.choice((b"offset", b"length")), rng.choice(_NUMBERS))
     location = (b"location", rng.choice(_LOCATIONS))
     entries = (location, location, number, number, (b"checksum", "x"), (b"", ""))
@@ -208,8 +211,8 @@ def _external(rng: random.Random, fields: list[Field], at: int) -> None:
     fields[at].value = [Field(1, 2, key), Field(2, 2, value.encode())]
 
 
-def _a_name_of_this(rng: random.Random, fields: list[Field], at: int) -> None:
-    """Another name that is near: cycles, things defined twice, wrong operands."""
+def _name_nearby(rng: random.Random, fields: list[Field], at: int) -> None:
+    """Use a name from the same message. Creates cycles, duplicates or wrong operands."""
     names = [f.value for f in fields if isinstance(f.value, bytes)]
     fields[at].value = rng.choice([*names, b"x", b"y", b"w", b"a", b"c", b"", b"nowhere"])
 
@@ -220,7 +223,7 @@ _SPECIAL: dict[str, tuple[Change, ...]] = {
     "ModelProto.ir_version": (_one_of(0, -1, 1, 2, 3, 4, 7, 10, 13, 99, 2**40),),
     "OperatorSetIdProto.version": (_one_of(0, -1, 1, 6, 7, 9, 10, 12, 17, 22, 28, 99, 2**40),),
     "OperatorSetIdProto.domain": (_one_of("", "ai.onnx", "x", "local", "ai.onnx.ml"), _any_text),
-    "ModelProto.opset_import": (_delete, _duplicate, _one_less, _empty),
+    "ModelProto.opset_import": (_delete, _duplicate, _delete_element, _empty),
     "TensorProto.dims": (_INTEGER, _INTEGER, _more_dims, _delete, _duplicate),
     "TensorProto.data_type": (_TYPE,),
     "Tensor.elem_type": (_TYPE,),
@@ -233,9 +236,9 @@ _SPECIAL: dict[str, tuple[Change, ...]] = {
     "AttributeProto.ints": (_INTEGER, _duplicate, _delete),
     "AttributeProto.name": (_one_of(*_ATTRIBUTES), _any_text),
     "NodeProto.op_type": (_one_of(*_OPS), _one_of(*_OPS), _any_text),
-    "NodeProto.input": (_a_name_of_this, _a_name_of_this, _any_text, _delete, _duplicate, _swap),
-    "NodeProto.output": (_a_name_of_this, _any_text, _delete, _duplicate),
+    "NodeProto.input": (_name_nearby, _name_nearby, _any_text, _delete, _duplicate, _swap),
+    "NodeProto.output": (_name_nearby, _any_text, _delete, _duplicate),
     "NodeProto.domain": (_one_of("", "ai.onnx", "local", "com.microsoft", "x"), _any_text),
-    "FunctionProto.name": (_a_name_of_this, _one_of(*_OPS), _any_text),
+    "FunctionProto.name": (_name_nearby, _one_of(*_OPS), _any_text),
     "SparseTensorProto.dims": (_INTEGER, _more_dims),
 }

@@ -1,4 +1,4 @@
-"""A serialized message as a tree of fields, each of which can be written wrongly on purpose."""
+"""Parse a serialized message into a tree of fields, which can be encoded incorrectly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODEL = onnx.ModelProto.DESCRIPTOR
 
 
 def varint(value: int, padding: int = 0) -> bytes:
-    """A base-128 number of 64 bits, with ``padding`` needless bytes."""
+    """Encode a 64-bit number as a base-128 varint with ``padding`` redundant bytes."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -27,23 +27,23 @@ def varint(value: int, padding: int = 0) -> bytes:
 
 @dataclass
 class Field:
-    """One field: its number, how it is written, and its value, list of fields of a message."""
+    """A field with its number, wire type and value. The value of a message is a list of fields."""
 
     number: int
     wire_type: int
     value: int | bytes | list[Field]
     descriptor: Any = None
-    """What onnx calls it, None for a field that it does not know."""
+    """The descriptor of the field in onnx, or None if onnx does not define the field."""
     length: int | None = None
-    """The length that is written, if it is not the true one."""
+    """The encoded length, if it differs from the actual length."""
     padding: int = 0
-    """Needless bytes of its number or length."""
+    """Number of redundant bytes in the encoded value or length."""
     cut: int | None = None
-    """How many bytes of its content are there, if not all."""
+    """Number of bytes to which the content is truncated, or None."""
 
     @property
     def kind(self) -> str:
-        """What onnx calls it, with the message that it is in, or its number."""
+        """Full name of the field in onnx, such as ``NodeProto.input``, or ``field NUMBER``."""
         known = self.descriptor
         return known.full_name.removeprefix("onnx.") if known else f"field {self.number}"
 
@@ -73,7 +73,7 @@ class Field:
 
 
 class Raw(Field):
-    """Bytes in the place of a field."""
+    """Arbitrary bytes in place of a field."""
 
     def __init__(self, raw: bytes) -> None:
         super().__init__(0, 2, raw)
@@ -125,8 +125,8 @@ def split(data: bytes, message: Any = MODEL) -> list[Field]:
 
 
 def walk(fields: list[Field]) -> Iterator[tuple[list[Field], int]]:
-    """Every field of a tree, as the list that it is in and its place there."""
-    for place, one in enumerate(fields):
-        yield fields, place
-        if isinstance(one.value, list):
-            yield from walk(one.value)
+    """Yield every field of a tree as the list that contains it and its index in that list."""
+    for index, field in enumerate(fields):
+        yield fields, index
+        if isinstance(field.value, list):
+            yield from walk(field.value)

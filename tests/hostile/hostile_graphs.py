@@ -1,4 +1,4 @@
-"""Models that are valid, or nearly, and ask for more than there is: sizes, loops, chains."""
+"""Generate valid or nearly valid models with huge values, endless loops or thousands of nodes."""
 
 import random
 import re
@@ -12,7 +12,7 @@ _HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]> g (float[2] x, b
 _FUNCTION = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
 _SIZES = (2**20, 2**24, 2**28, 2**31, 2**33, 2**40, 2**50, 2**62, 2**63 - 1)
 
-# Initializers and a node for a value of any size that costs a few bytes in the file.
+# Initializers and nodes that compute a value of any size from a few bytes in the file.
 _HUGE = (
     "int64[1] s = {SIZE} | ConstantOfShape<value = float[1] {1.5}>(s)",
     "int64[2] s = {2, HALF} | ConstantOfShape<value = int64[1] {3}>(s)",
@@ -51,10 +51,12 @@ def make(rng: random.Random) -> tuple[bytes, str]:
 def _model(
     nodes: str, *outputs: str, more: str = "", functions: str = "", opset: int = 21
 ) -> onnx.ModelProto:
-    """Nodes with all small constants; outputs have no declared type."""
+    """Build a model from nodes and all small constants. Its outputs have no declared type."""
     declared = ", ".join(f"float {name}" for name in outputs)
-    given = _SMALL + (f", {more}" if more else "")
-    model = parser.parse_model(f"{_HEAD} => ({declared}) <{given}> {{ {nodes} }} {functions}")
+    initializers = _SMALL + (f", {more}" if more else "")
+    model = parser.parse_model(
+        f"{_HEAD} => ({declared}) <{initializers}> {{ {nodes} }} {functions}"
+    )
     model.opset_import[0].version = opset
     for output in model.graph.output:
         output.ClearField("type")
@@ -62,11 +64,11 @@ def _model(
 
 
 def sizes(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """A huge constant, and one to three ops over it."""
+    """Apply one to three ops to a huge constant."""
     size = rng.choice(_SIZES)
     kind = rng.choice(_HUGE)
     text = kind.replace("SIZE", str(size)).replace("HALF", str(size // 2))
-    given, node = text.replace("PART", str(size // 1024 + 1)).split(" | ")
+    initializers, node = text.replace("PART", str(size // 1024 + 1)).split(" | ")
     nodes = node if " = Eye" in node else f"h = {node}"
     name = "h"
     for count in range(rng.choice((1, 1, 2, 3))):
@@ -75,15 +77,15 @@ def sizes(rng: random.Random) -> tuple[onnx.ModelProto, str]:
         nodes += f"\n{name} = {call}"
     if rng.random() < 0.3:
         nodes, name = f"{nodes}\nlast = Shape({name})", "last"
-    return _model(nodes, name, more=given), nodes
+    return _model(nodes, name, more=initializers), nodes
 
 
 def loops(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """A constant Loop that is endless, long, or makes much; nested up to three deep."""
+    """Nest up to three constant Loops that are endless, long, or produce large values."""
     trips = rng.choice(("", "", "big", "million", "five"))
     step = rng.choice(("Add({}, one1f)", "Concat<axis = 0>({}, {})", "Mul({}, {})", "Identity({})"))
-    goes_on = rng.choice(("Identity(go{})", "Identity(yes)", "Less(minus, limit)"))
-    gathers = rng.random() < 0.5
+    condition = rng.choice(("Identity(go{})", "Identity(yes)", "Less(minus, limit)"))
+    has_scan = rng.random() < 0.5
     depth = rng.choice((1, 1, 2, 3))
 
     def loop(level: int, start: str, go: str) -> str:
@@ -92,24 +94,24 @@ def loops(rng: random.Random) -> tuple[onnx.ModelProto, str]:
             inner += "\n" + loop(level + 1, f"w{level}", f"go{level}")
         else:
             inner += f" v{level + 1} = Identity(w{level})"
-        more = f" e{level} = Identity(u{level})" if gathers else ""
+        more = f" e{level} = Identity(u{level})" if has_scan else ""
         return (
-            f"v{level}{f', z{level}' if gathers else ''} = Loop({trips}, {go}, {start}) <body = "
+            f"v{level}{f', z{level}' if has_scan else ''} = Loop({trips}, {go}, {start}) <body = "
             f"b{level} (int64 i{level}, bool go{level}, float[k{level}] u{level}) => "
             f"(bool on{level}, float[m{level}] v{level + 1}"
-            f"{f', float[n{level}] e{level}' if gathers else ''}) "
-            f"{{ on{level} = {goes_on.format(level)}\n{inner}{more} }}>"
+            f"{f', float[n{level}] e{level}' if has_scan else ''}) "
+            f"{{ on{level} = {condition.format(level)}\n{inner}{more} }}>"
         )
 
-    given = f"int64 big = {{{2**62}}}, int64 million = {{1000000}}, int64 five = {{5}}, "
-    given += "float limit = {-1}, float minus = {-2}, float[1] start = {0}"
-    outputs = ("v0", "z0") if gathers else ("v0",)
-    model = _model(loop(0, "start", "yes"), *outputs, more=given)
+    initializers = f"int64 big = {{{2**62}}}, int64 million = {{1000000}}, int64 five = {{5}}, "
+    initializers += "float limit = {-1}, float minus = {-2}, float[1] start = {0}"
+    outputs = ("v0", "z0") if has_scan else ("v0",)
+    model = _model(loop(0, "start", "yes"), *outputs, more=initializers)
     return model, f"Loop of {trips or 'no'} trips, depth {depth}: {step}"
 
 
 def recurrences(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """LSTM, GRU, RNN and Scan over a long constant."""
+    """Run LSTM, GRU, RNN or Scan over a long constant."""
     length = rng.choice((2**16, 2**20, 2**24, 2**40))
     hidden = rng.choice((1, 8))
     op, gates = rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1), ("Scan", 1)))
@@ -117,14 +119,18 @@ def recurrences(rng: random.Random) -> tuple[onnx.ModelProto, str]:
     if op == "Scan":
         node = """last, y = Scan<num_scan_inputs = 1, body = b (float[1,1] s, float[1,1] e)
             => (float[1,1] t, float[1,1] o) { t = Add(s, e) o = Mul(s, e) }>(s, h)"""
-    given = f"int64[3] shape = {{{length}, 1, 1}}, int64[3] ws = {{1, {gates * hidden}, 1}}, "
-    given += f"int64[3] rs = {{1, {gates * hidden}, {hidden}}}, float[1,1] s = {{0}}"
+    initializers = (
+        f"int64[3] shape = {{{length}, 1, 1}}, int64[3] ws = {{1, {gates * hidden}, 1}}, "
+    )
+    initializers += f"int64[3] rs = {{1, {gates * hidden}, {hidden}}}, float[1,1] s = {{0}}"
     nodes = f"h = ConstantOfShape(shape) w0 = Expand(one1f, ws) r = Expand(one1f, rs) {node}"
-    return _model(nodes.replace(", w,", ", w0,"), "y", more=given), f"{op} over {length} steps"
+    return _model(
+        nodes.replace(", w,", ", w0,"), "y", more=initializers
+    ), f"{op} over {length} steps"
 
 
 def doublings(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Each node makes twice of what the one before made."""
+    """Double a value or its size with each node."""
     times = rng.choice((20, 28, 34, 40, 70))
     start, op = rng.choice(
         (
@@ -145,7 +151,7 @@ _IF = """If(yes)<then_branch = t () => (float[2] r) { r = Neg({}) },
 
 
 def chains(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Thousands of nodes, one behind another or side by side, constant or not."""
+    """Create thousands of nodes in series or in parallel, constant or not."""
     kinds = rng.choice((["Neg({})"], ["Exp({})", "Transpose({})"], ["Add({}, c)"], [_IF]))
     count = rng.choice((2000, 5000, 10000)) if kinds != [_IF] else 1000
     start = rng.choice(("x", "c"))
@@ -161,7 +167,7 @@ def chains(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 
 def depths(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Ifs in Ifs, with values handed through all of them; protobuf takes no more than 31."""
+    """Nest Ifs and return a value through all of them. protobuf accepts at most 31 levels."""
     depth = rng.choice((5, 15, 24, 28, 30, 31))
     inner = "r0 = Add(x, c)"
     for i in range(1, depth):
@@ -174,7 +180,7 @@ def depths(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 
 def functions(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Functions that call themselves, each other, or each the next one twice."""
+    """Define functions that call themselves, each other, or the next function twice."""
     depth = rng.choice((2, 10, 20, 30, 60, 200))
     kind = rng.choice(("twice", "itself", "circle", "deep", "many", "same"))
     bodies = ["v = Neg(u)"] * depth
@@ -197,7 +203,7 @@ def functions(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 
 def odd_graphs(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """What no exporter writes: cycles, graphs that hold what they are, long lists, high ranks."""
+    """Build a graph that no exporter writes, such as a cycle or an If that captures its result."""
     kind = rng.choice(("cycle", "self", "attributes", "rank", "names", "operands", "metadata"))
     if kind == "cycle":
         ring = rng.choice((1, 2, 1000))
@@ -223,9 +229,9 @@ def odd_graphs(rng: random.Random) -> tuple[onnx.ModelProto, str]:
     if kind == "rank":
         rank = rng.choice((9, 33, 64, 65, 100, 1000))
         op = rng.choice(("Neg", "Exp", "Transpose", "Sqrt", "Sigmoid"))
-        given = f"int64[{rank}] s = {{{'1, ' * (rank - 1)}2}}"
+        initializers = f"int64[{rank}] s = {{{'1, ' * (rank - 1)}2}}"
         nodes = f"v = Reshape(c, s) t = {op}(v) y = Add(x, t)"
-        return _model(nodes, "y", more=given), f"rank {rank}"
+        return _model(nodes, "y", more=initializers), f"rank {rank}"
     if kind == "operands":
         op = rng.choice(("Neg", "Split", "TopK", "If", "Dropout"))
         made = ", ".join(f"v{i}" for i in range(rng.choice((1, 3, 1000))))

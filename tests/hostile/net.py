@@ -1,4 +1,4 @@
-"""The files: those of the corpus, and others by their numbers."""
+"""Run hostile files in a child process: those of the corpus and generated files."""
 
 import os
 import random
@@ -12,21 +12,25 @@ from tests.hostile import hostile_graphs, seeds
 from tests.hostile.byte_mutations import mutate
 
 CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
-"""Files that were found once, or are worth a look at every run."""
+"""Files that failed once, and other files that every run must cover."""
 
 
 def file_of(seed: int, number: int, *, all_ops: bool = True) -> tuple[bytes, str]:
-    """A file and what it is: every fourth is a graph of ours, the others are mutations."""
+    """Return a file and its description.
+
+    A negative number selects a file of the corpus. A quarter of the others are hostile graphs. The
+    rest are mutations of valid models.
+    """
     if number < 0:
         return CORPUS[number].read_bytes(), CORPUS[number].name
     rng = random.Random(f"{seed}:{number}")
     if rng.random() >= 0.25:
         return mutate(rng, seeds.any_seed(rng, all_ops=all_ops))
-    data, about = hostile_graphs.make(rng)
+    data, description = hostile_graphs.make(rng)
     if rng.random() < 0.1 and len(data) < 20000:
         data, change = mutate(rng, data)
-        about += f"; {change}"
-    return data, about
+        description += f"; {change}"
+    return data, description
 
 
 def run(
@@ -37,15 +41,19 @@ def run(
     keep: Path | None = None,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Take files through the steps; negative numbers are those of the corpus.
+    """Run files through the steps and return the failures by class.
 
-    With ``all_ops``, onnx's own test models are mutated, too. Files that fail in a new way are kept
-    in a folder, and shown.
+    Args:
+        seed: Seed of the generated files.
+        numbers: Numbers of the files. Negative numbers select files of the corpus.
+        all_ops: Whether onnx's test models are mutated as well.
+        keep: Folder that receives one file for each class of failures.
+        show: Receives the first failure of each class.
     """
 
     def call(number: int) -> tuple[Any, ...]:
-        data, about = file_of(seed, number, all_ops=all_ops)
-        return "check_file", str(room), data, f"{number}: {about:.200}", number % 10 == 0
+        data, description = file_of(seed, number, all_ops=all_ops)
+        return "check_file", str(models), data, f"{number}: {description:.200}", number % 10 == 0
 
     def classify(number: int, failure: Failure) -> tuple[str, str]:
         key = f"{failure.variant}: {failure.kind} {failure.place}"
@@ -56,20 +64,21 @@ def run(
         return key, ""
 
     with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
-        room = Path(folder, "models")
-        _furnish(room, Path(folder))
+        models = Path(folder, "models")
+        _create_paths(models, Path(folder))
         worker = Worker("tests.hostile.worker", cpu_seconds=10)
-        return drive(worker, numbers, call, classify, seconds=60, show=show)  # it may be asleep
+        # `seconds` is wall time, which also ends a process that sleeps.
+        return drive(worker, numbers, call, classify, seconds=60, show=show)
 
 
-def _furnish(room: Path, outside: Path) -> None:
-    """What external data may be looked for at: a file, links, a folder, a pipe."""
-    room.mkdir()
-    (room / seeds.DATA_FILE).write_bytes(random.Random(0).randbytes(seeds.DATA_SIZE))
-    (room / "short.bin").write_bytes(bytes(10))
+def _create_paths(models: Path, outside: Path) -> None:
+    """Create the paths that external data refers to: files, links, a folder and a named pipe."""
+    models.mkdir()
+    (models / seeds.DATA_FILE).write_bytes(random.Random(0).randbytes(seeds.DATA_SIZE))
+    (models / "short.bin").write_bytes(bytes(10))
     (outside / "secret").write_bytes(bytes(seeds.DATA_SIZE))
-    (room / "in_link").symlink_to(seeds.DATA_FILE)
-    (room / "out_link").symlink_to(outside / "secret")
-    (room / "folder").mkdir()
+    (models / "in_link").symlink_to(seeds.DATA_FILE)
+    (models / "out_link").symlink_to(outside / "secret")
+    (models / "folder").mkdir()
     if hasattr(os, "mkfifo"):
-        os.mkfifo(room / "pipe")
+        os.mkfifo(models / "pipe")

@@ -1,4 +1,4 @@
-"""Valid models to start from: small, of every kind, all of them from this repository or onnx."""
+"""Small valid models from this repository and from onnx, as seeds for mutations."""
 
 import functools
 import random
@@ -13,12 +13,12 @@ from tests.conformance.backend_cases import cases, with_constant_inputs
 from tests.model_table import ROOT, blocks, external
 
 DATA_FILE = "w.bin"
-"""The data file beside every model, of `DATA_SIZE` bytes."""
+"""Name of the external data file, which has `DATA_SIZE` bytes."""
 DATA_SIZE = 16384
 
 
 def _external() -> onnx.ModelProto:
-    """A model whose weight of 4,096 bytes is in the data file."""
+    """Return a model with a weight of 4,096 bytes in the data file."""
     text = "g (float[n, 32] x) => (float[n, 32] y) { v = Neg(w) y = MatMul(x, v) }"
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
     weight = external("w", [32, 32], location=DATA_FILE, offset="0", length="4096")
@@ -37,8 +37,8 @@ def _sparse() -> onnx.ModelProto:
 
 
 @functools.cache
-def own() -> tuple[bytes, ...]:
-    """The models written here, and the smallest of the repository."""
+def local_models() -> tuple[bytes, ...]:
+    """Return the models of ``seeds.txt`` and of this module, and one of ``tests/data``."""
     texts = blocks(Path(__file__).with_name("seeds.txt")).values()
     models = [*map(parser.parse_model, texts), _external(), _sparse()]
     small = (ROOT / "tests" / "data" / "control_flow.onnx").read_bytes()
@@ -46,8 +46,8 @@ def own() -> tuple[bytes, ...]:
 
 
 @functools.cache
-def of_onnx() -> tuple[onnx.ModelProto, ...]:
-    """onnx's own test models of all ops, most of them with their inputs as initializers."""
+def onnx_models() -> tuple[onnx.ModelProto, ...]:
+    """Return onnx's backend test models of all ops, most of them with constant inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         small = [case for case in cases().values() if case.model.ByteSize() < 20000]
@@ -58,7 +58,10 @@ def of_onnx() -> tuple[onnx.ModelProto, ...]:
 
 
 def any_seed(rng: random.Random, *, all_ops: bool = True) -> bytes:
-    """One of all seeds; with ``all_ops`` also of onnx's models, which take seconds to be made."""
+    """Return a random seed.
+
+    With ``all_ops``, half of the seeds are models of onnx. Building these takes seconds.
+    """
     if rng.random() < 0.5 or not all_ops:
-        return rng.choice(own())
-    return rng.choice(of_onnx()).SerializeToString()
+        return rng.choice(local_models())
+    return rng.choice(onnx_models()).SerializeToString()

@@ -2,7 +2,7 @@ from tests.hostile.net import CORPUS, run
 
 
 def test_hostile_files() -> None:
-    """Every file is optimized or refused in one line; `python -m tests.hostile` runs more."""
+    """Every file is optimized or refused with a message. `python -m tests.hostile` runs more."""
     texts: list[str] = []
     found = run(0, range(-len(CORPUS), 40), all_ops=False, show=texts.append)
     assert not found.classes, "\n".join(texts)

@@ -1,4 +1,4 @@
-"""What a child process of `tests.case_driver` does with a file: all steps, and what they leave."""
+"""Run the steps on a file in a child process of `tests.case_driver` and check the results."""
 
 import contextlib
 import io
@@ -18,13 +18,13 @@ from tests.case_driver import Failure, Phase, Result, one_line, place_of
 
 LONGEST_MESSAGE = 1300
 MEMORY_LIMIT = 512 << 20
-ABOVE = 500_000_000
-"""Bytes that a step may take beside the file and the memory limit."""
+MEMORY_OVERHEAD = 500_000_000
+"""Bytes of memory that a step may use in addition to the file size and the memory limit."""
 GROWTH = 64 << 10
-"""Bytes that a result may take beside the file and its external data."""
+"""Bytes by which a result may be larger than the file and its external data."""
 ALWAYS = ("load", "-O1")
 SOMETIMES = ("-O2", "inspect", "explain", "--plan", "compare")
-"""Steps of every tenth file."""
+"""Additional steps of every tenth file."""
 
 
 def optimize(path: str, out: str, level: int) -> None:
@@ -40,7 +40,7 @@ def load(path: str, out: str) -> None:
 
 
 def command(*words: str) -> Callable[[str, str], None]:
-    """A command line, of which PATH and OUT are the files."""
+    """Return a step that runs a command line, in which PATH and OUT stand for the files."""
 
     def run(path: str, out: str) -> None:
         from onnxfold.cli.command_line import cli
@@ -63,40 +63,42 @@ STEPS: dict[str, Callable[[str, str], None]] = {
 }
 
 
-def check_file(phase: Phase, room: str, data: bytes, about: str, every_step: bool) -> Result:
-    """Write a file into the room with its external data and take it through the steps."""
-    path = Path(room) / "model.onnx"
-    results = Path(room).parent / "results"
+def check_file(
+    phase: Phase, models: str, data: bytes, description: str, every_step: bool
+) -> Result:
+    """Write a file next to its external data and run the steps on it."""
+    path = Path(models) / "model.onnx"
+    results = Path(models).parent / "results"
     path.write_bytes(data)
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
-    result = Result(what=about)
+    result = Result(what=description)
     counts = Counter()
     result.reached["steps"] = counts
-    before = _listing(room)
+    before = _listing(models)
     for step in (*ALWAYS, *SOMETIMES) if every_step else ALWAYS:
         phase(step)
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM
         verdict, failure = _outcome(step, path, results / "out.onnx")
         counts[f"{step}: {verdict}"] += 1
         found = [failure] if failure is not None else []
-        if (over := _peak() - len(data) - MEMORY_LIMIT) > ABOVE:
+        if (over := _peak() - len(data) - MEMORY_LIMIT) > MEMORY_OVERHEAD:
             found.append(Failure(step, "peak", "", f"{over:,} bytes"))
-        after = _listing(room)
+        after = _listing(models)
         made = sorted(p.name for p in results.iterdir())
         changed = {str(p) for p, _ in before.items() ^ after.items()}
         if verdict != "done" or not {*made} <= {"out.onnx", "out.onnx.data"}:
             changed.update(made)
         if changed:
             found.append(Failure(step, "left or changed files", "", str(changed)))
-        external = (Path(room) / "w.bin").stat().st_size
+        external = (Path(models) / "w.bin").stat().st_size
         grown = sum((results / name).stat().st_size for name in made) - len(data) - external
         if grown > GROWTH:
             found.append(Failure(step, "grown", "", f"{grown:,} bytes"))
         result.failures += found
         if step == "-O1" and verdict == "done" and not result.failures:
-            phase("original")  # what onnxruntime does with that is not ours
+            phase("original")  # crashes of onnxruntime in this phase do not count
             judged, failure = _judge(str(path), str(results / "out.onnx"), phase)
             counts[f"judge: {judged}"] += 1
             result.failures += [failure] if failure is not None else []
@@ -108,7 +110,7 @@ def check_file(phase: Phase, room: str, data: bytes, about: str, every_step: boo
 
 
 def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
-    """Whether a step was done or refused, and what is wrong with that."""
+    """Run a step and return its verdict and the failure if there is one."""
     from onnxfold.support.errors import OnnxFoldError
 
     try:
@@ -126,19 +128,19 @@ def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
     return "done", None
 
 
-def _listing(room: str) -> dict[Path, tuple[int, int]]:
-    """What is in the folder of the models and in the one for temporary files."""
+def _listing(models: str) -> dict[Path, tuple[int, int]]:
+    """Return the modification time and size of every file of the models or for temporary data."""
     found = {}
-    for folder in (room, tempfile.gettempdir()):
+    for folder in (models, tempfile.gettempdir()):
         for entry in os.scandir(folder):
-            if entry.name != ".ses":  # onnxruntime makes it when it is imported
+            if entry.name != ".ses":  # onnxruntime creates it during import
                 status = entry.stat(follow_symlinks=False)
                 found[Path(entry.path)] = (status.st_mtime_ns, status.st_size)
     return found
 
 
 def _judge(path: str, out: str, phase: Phase) -> tuple[str, Failure | None]:
-    """Whether onnxruntime computes the same from both files."""
+    """Compare the results that onnxruntime computes from both files."""
     import numpy as np
     import onnxruntime as ort
 
@@ -149,20 +151,20 @@ def _judge(path: str, out: str, phase: Phase) -> tuple[str, Failure | None]:
         original = reference_session(path)
         feeds = {arg.name: _feed(arg, np.random.default_rng(1)) for arg in original.get_inputs()}
         expected, again = (original.run(None, feeds) for _ in range(2))
-    except Exception:  # onnxruntime's own, of many classes
+    except Exception:  # onnxruntime raises many classes
         return "not comparable", None
     if not expected:
         return "not comparable", None
     phase("result")
     try:
-        given = reference_session(out).run(None, feeds)
+        actual = reference_session(out).run(None, feeds)
     except Exception as error:
         return "failed", Failure("judge", "the result cannot be run", "", one_line(error))
     if not all(map(same_bits, expected, again)):
         return "not comparable", None
-    if len(expected) == len(given) and all(map(same_bits, expected, given)):
+    if len(expected) == len(actual) and all(map(same_bits, expected, actual)):
         return "same", None
-    if _has_half(path) and all(map(_close, expected, given)):
+    if _has_half(path) and all(map(_close, expected, actual)):
         return "same", None
     return "failed", Failure("judge", "the result differs", "", "")
 
@@ -194,7 +196,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _has_half(path: str) -> bool:
-    """Whether the file has float16 or bfloat16 anywhere; onnxruntime does not round each op."""
+    """Return whether a file uses float16 or bfloat16, which onnxruntime may leave unrounded."""
     import onnx
 
     text = str(onnx.load(path, load_external_data=False))
@@ -202,7 +204,7 @@ def _has_half(path: str) -> bool:
 
 
 def _peak() -> int:
-    """The most memory that this process, or a child that is there, has taken, in bytes."""
+    """Return the peak memory in bytes of this process or of one of its running children."""
     most = 0
     for process in (own := psutil.Process(), *own.children(recursive=True)):
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status") as status:

@@ -1,4 +1,4 @@
-"""Whether what a tool has made is right, and how large it is."""
+"""Compare the results of tools with their models, and measure their sizes."""
 
 import subprocess
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from onnxfold.ir.graphs import count_nodes
 
 @dataclass(frozen=True)
 class Limits:
-    """What a tool may take: wall seconds, and bytes of memory (None for any)."""
+    """Limits of a tool: wall time in seconds, and memory in bytes or None."""
 
     seconds: float
     memory: int | None
@@ -24,15 +24,15 @@ class Limits:
 class Made:
     tool: str
     verdict: str
-    """"equal" to the bit, "near" (1e-4 relative, 1e-5 absolute), "differs", "unchecked" (the
-    comparison takes longer than a tool may) or "failed"."""
+    """"equal" (bit for bit), "near" (1e-4 relative, 1e-5 absolute), "differs", "unchecked" (the
+    comparison exceeds the time limit of a tool) or "failed"."""
     reason: str = ""
     was_tried: bool = True
-    """False if the tool has failed at a smaller model of the same series."""
+    """False if the tool failed on a smaller model of the same series."""
     nodes: int | None = None
-    """Of all graphs and functions, without Constant."""
+    """Nodes of all graphs and functions, without Constant."""
     nbytes: int | None = None
-    """With external data."""
+    """Size of the model file and its external data."""
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     peak_mb: list[float] = field(default_factory=list)
@@ -43,10 +43,10 @@ class Compared:
     """All tools on one model."""
 
     series: str
-    """"given", "nodes" or "bytes": generated ones that differ in size alone."""
+    """"given" for models of the user, "nodes" or "bytes" for generated models by size."""
     model: str
     size: float
-    """What was asked of a generated model: nodes, Constants included, or gigabytes; else 0."""
+    """Requested size of a generated model, in nodes with Constant or in gigabytes, otherwise 0."""
     nodes: int
     nbytes: int
     made: list[Made]
@@ -61,10 +61,18 @@ def judged(
     seconds: float,
     feeds: Path | None = None,
 ) -> Made:
-    """Compare the result of a tool, which may be missing, with its model on onnxruntime.
+    """Compare the result of a tool with its model on onnxruntime.
 
-    Each comparison, by the environment's onnxfold, may take so many seconds. Inputs are random if
-    there are no feeds, which are as ``onnxfold compare`` takes them.
+    The environment's ``onnxfold compare`` runs the comparison. A missing result is a failure.
+
+    Args:
+        tool: Name of the tool.
+        error: Error of the tool, or an empty string.
+        source: The model.
+        target: The result.
+        python: Python of the environment.
+        seconds: Time limit of each comparison.
+        feeds: File of inputs for ``onnxfold compare --feeds``; None for random inputs.
     """
     if error or not target.exists():
         lines = error.strip().splitlines() or ["it wrote nothing"]
@@ -73,7 +81,7 @@ def judged(
         made = Made(tool, "equal", nodes=count(target), nbytes=stored_bytes(target))
     except FileNotFoundError as missing:
         name = Path(missing.filename).name
-        return Made(tool, "failed", f"its result refers to {name}: not there")
+        return Made(tool, "failed", f"its result refers to the missing file {name}")
     command = [python.with_name("onnxfold"), "compare", source, target, "--json"]
     command += ["--seeds", "2"] if feeds is None else ["--feeds", feeds]
     run = partial(subprocess.run, capture_output=True, text=True, timeout=seconds)
@@ -89,12 +97,12 @@ def judged(
             made.reason = f"its result does not run: {said}"
     except subprocess.TimeoutExpired:
         made.verdict = "unchecked"
-        made.reason = f"comparing it takes longer than {seconds:g} s"
+        made.reason = f"the comparison takes longer than {seconds:g} s"
     return made
 
 
 def count(path: Path) -> int:
-    """Nodes of all graphs and functions of a model, without Constant."""
+    """Return the number of nodes of all graphs and functions of a model, without Constant."""
     counts = count_nodes(ir.load(path))
     return sum(counts.values()) - counts.get("Constant", 0)
 

@@ -18,7 +18,7 @@ _VERDICTS = ("equal", "near", "unchecked", "differs", "failed")
 
 
 def text(compared: Sequence[Compared], python: Path) -> str:
-    """All tables, with the versions of the tools and what they ran on."""
+    """Return all tables, the machine, and the versions of the tools."""
     shown: list[RenderableType] = []
     for series, title in (
         ("given", "{} models"),
@@ -43,7 +43,7 @@ def text(compared: Sequence[Compared], python: Path) -> str:
 
 
 def rendered(width: int, *shown: RenderableType) -> str:
-    """Return what a console of a width prints, without blanks at the ends of lines."""
+    """Return renderables as text of a console's width, without trailing blanks."""
     written = io.StringIO()
     console = Console(width=width, file=written)
     for each in shown:
@@ -54,19 +54,19 @@ def rendered(width: int, *shown: RenderableType) -> str:
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # another system
+    except OSError:  # no /proc on this system
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
 
 def _sums(compared: Sequence[Compared]) -> Table:
-    """A row for each tool, over the models that all of them made."""
+    """Return a table with a row for each tool, over the models that every tool could process."""
     tools = [made.tool for made in compared[0].made if made.tool != COPY]
     by_all = [c for c in compared if all(m.nodes is not None for m in c.made)]
     table = new_table("tool", *_VERDICTS, "grown", "nodes", "wall", "memory")
     nodes = sum(c.nodes for c in by_all)
-    table.add_row("as it came", *[""] * (len(_VERDICTS) + 1), f"{nodes:,}", "", "")
+    table.add_row("original", *[""] * (len(_VERDICTS) + 1), f"{nodes:,}", "", "")
     for k, tool in enumerate(tools):
         mine = [c.made[k] for c in compared]
         verdicts = [made.verdict for made in mine]
@@ -92,7 +92,7 @@ def _sums(compared: Sequence[Compared]) -> Table:
 
 
 def _series(compared: Sequence[Compared]) -> Table:
-    """A row for each size, with the wall time and the memory of each tool."""
+    """Return a table with rows for each size: wall time, memory, nodes and result of each tool."""
     tools = [made.tool for made in compared[0].made]
     table = new_table("model", *tools)
     cells: tuple[Callable[[Made], str], ...] = (
@@ -120,9 +120,7 @@ def _each(compared: Sequence[Compared]) -> Table:
             table.add_row("", m.tool, m.verdict if m.was_tried else "not tried", *sizes, *took)
             if m.reason:
                 table.add_row("", "", m.reason, *[""] * 5)
-    table.caption = (
-        "seconds: the median (the lowest and the highest), or the only one; memory: the highest"
-    )
+    table.caption = "seconds: median (minimum-maximum), or the only value; memory: maximum"
     return table
 
 
@@ -134,7 +132,7 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def new_table(*columns: str) -> Table:
-    """Return an empty table; texts stand at the left, numbers at the right."""
+    """Return an empty table with left-aligned text and right-aligned numbers."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for k, column in enumerate(columns):
         is_text = k == 0 or column in ("tool", "result", "ops")

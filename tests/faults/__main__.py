@@ -1,7 +1,8 @@
-"""``python -m tests.faults``: many kills and terminations; prints figures, and faults if any.
+"""Kill and end many commands at random moments, and report lost models and remaining files.
 
-``--compilations N`` ends compilations for runtime_fold instead, by signals and time limits, and
-``--folds N`` kills processes that share a folder of folded tensors.
+Run it with ``python -m tests.faults``. ``--compilations N`` ends compilations of runtime_fold
+instead, by signals and time limits. ``--folds N`` kills processes that share a folder of folded
+tensors.
 """
 
 import argparse
@@ -16,13 +17,13 @@ from .kills import strikes
 
 
 def main() -> int:
-    """Run them; the exit code is 1 if anything was lost or left behind."""
+    """Return 1 if there are faults, 0 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="how many [200]")
-    parser.add_argument("--compilations", type=int, help="end so many compilations instead")
-    parser.add_argument("--folds", type=int, help="kill so many users of folded tensors instead")
-    parser.add_argument("--seed", type=int, default=0, help="makes the moments [0]")
-    parser.add_argument("--folder", help="work on this file system [the temporary folder]")
+    parser.add_argument("--kills", type=int, default=200, help="number of commands to end [200]")
+    parser.add_argument("--compilations", type=int, help="number of compilations to end instead")
+    parser.add_argument("--folds", type=int, help="number of users of a store to kill instead")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments [0]")
+    parser.add_argument("--folder", help="folder for the files [the temporary folder]")
     options = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

@@ -1,4 +1,4 @@
-"""A compilation ended at a random moment, and what of it is there after the next run."""
+"""End compilations at random moments, and check the files and processes that remain."""
 
 import contextlib
 import importlib.util
@@ -21,11 +21,14 @@ from .kills import Outcome, finish, run
 ENDINGS = ("SIGKILL", "SIGTERM", "time limit", "SIGINT", "SIGHUP")
 WIDTH = 16
 _MARK = "ONNXFOLD_FAULTS"
-_OTHERS_FILES = {".ses"}  # onnxruntime's
+_OTHERS_FILES = {".ses"}  # created by onnxruntime
 
 
 def compilers(folder: Path, outcome: Outcome) -> dict[str, dict[str, str]]:
-    """The backends that compile here, with variables; the others are counted with the reason."""
+    """Return the available backends with the environment variables of their compilers.
+
+    Backends that are not available are counted in the outcome, with the reason.
+    """
     found: dict[str, dict[str, str]] = {}
     if importlib.util.find_spec("iree") is not None:
         found["iree"] = {}
@@ -39,7 +42,7 @@ def compilers(folder: Path, outcome: Outcome) -> dict[str, dict[str, str]]:
 
 
 def model() -> onnx.ModelProto:
-    """Two layers over a runtime constant, which differ in their structure: two kernels."""
+    """Return a model with two layers of different structure, which need two kernels."""
     square = f"float[{WIDTH},{WIDTH}]"
     rows = f"float[N,{WIDTH}]"
     return parse(
@@ -51,7 +54,7 @@ def model() -> onnx.ModelProto:
 
 
 class Stage:
-    """A backend prepared in a folder, with variables that choose its compiler."""
+    """The folder of a backend, and the environment variables that select its compiler."""
 
     def __init__(self, backend: str, variables: dict[str, str], root: Path) -> None:
         self.backend = backend
@@ -73,13 +76,13 @@ class Stage:
         assert not list(self.left())
 
     def _begin(self, *options: str) -> int:
-        """Begin a compilation without kernels of earlier ones; return the process's id."""
+        """Start a compilation with an empty kernel cache, and return its process ID."""
         shutil.rmtree(self.work / "cache", ignore_errors=True)
         words = ["split", "m.onnx", "--runtime-const", "r", "--backend", self.backend]
         return run(self.work, [*words, "-o", "bundle", *options], **self._variables)
 
     def strike(self, ending: str, share: float, outcome: Outcome) -> None:
-        """End a compilation after a share of its time, look, and compile to the end."""
+        """End a compilation after a share of its time, check the files, and compile again."""
         delay = share * self.seconds
         what = f"{self.backend}, {ending} after {delay:.3f} s"
         fault = outcome.faults.append
@@ -98,21 +101,22 @@ class Stage:
         if code not in expected:
             fault(f"{what}: exit code {code}")
         left = list(self.left())
-        committed = [name for name in left if name.endswith(".onnxfold-new")]  # readers finish it
+        # the next reader renames a complete bundle
+        committed = [name for name in left if name.endswith(".onnxfold-new")]
         if cleans_up and left != committed:
-            fault(f"{what}: {left} left although it could clean up")
+            fault(f"{what}: {left} remain although the process could remove them")
         elif left:
-            outcome.counts[f"{self.backend}, {ending}: left something for the next run"] += 1
+            outcome.counts[f"{self.backend}, {ending}: files remain for the next run"] += 1
         state = "finished" if code == 0 and ending != "time limit" else "ended"
         outcome.counts[f"{self.backend}, {ending}: {state}"] += 1
         code = finish(self._begin())
         if code:
             fault(f"{what}: the next run ended with {code}")
         for name in self.left():
-            fault(f"{what}: {name} left after the next run")
+            fault(f"{what}: {name} remains after the next run")
 
     def left(self) -> Iterator[str]:
-        """What a compilation has left: files, folders and processes."""
+        """Yield the files, folders and processes that remain after a compilation."""
         for path in self.temporary.iterdir():
             if path.name not in _OTHERS_FILES:
                 yield f"temporary {path.name}"
@@ -121,14 +125,14 @@ class Stage:
             if "onnxfold-" in path.name:
                 yield f"bundle's {path.name}"
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):  # it has just ended
+            with contextlib.suppress(psutil.Error):  # the process has just ended
                 if process.environ().get(_MARK) == self.mark:
                     yield f"process {process.pid} ({' '.join(process.cmdline()[:6])})"
 
 
 def endings(count: int, seed: int, root: Path) -> Outcome:
-    """End compilations by all backends and by all endings in turn, at random moments."""
-    # imported before the forks, so that all of a compilation's time is its own
+    """End compilations of all backends at random moments, in all ways of `ENDINGS`."""
+    # import before the forks, so that the time of a compilation contains no imports
     import onnxfold.runtime.backends.compilation
     import onnxfold.runtime.split_model  # noqa: F401
 

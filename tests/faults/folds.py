@@ -1,4 +1,4 @@
-"""A folder of folded tensors, used by many processes, some of which are killed."""
+"""Share a folder of folded tensors between processes, and kill some of them."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from .kills import Outcome, finish, forked
 
 KEYS = 12
 BOUND = 20 << 20
-SHAPE = (600, 512)  # two of them for a key: half of the keys have room
+SHAPE = (600, 512)  # of both tensors of a key. The tensors of 8 keys fit into BOUND
 ELEMENTS = 600 * 512
 WIDTH = 512
 
 
 def expected(key: int) -> dict[str, np.ndarray]:
-    """The tensors of a key; no element is in another one."""
+    """Return the tensors of a key. Tensors of different keys have no element in common."""
     k, v = np.float32(2 * key * ELEMENTS) + np.arange(2 * ELEMENTS, dtype="f4").reshape(2, *SHAPE)
     return {"k": k, "v": v}
 
 
 def _use(folder: Path, seed: int) -> int:
-    """Ask for keys until somebody ends this process; 1 if a tensor is wrong."""
+    """Read random keys until this process is killed. Return 1 if a tensor is wrong."""
     moments = random.Random(seed)
     right = {key: {n: a.tobytes() for n, a in expected(key).items()} for key in range(KEYS)}
     while True:
@@ -74,9 +74,9 @@ def killed(count: int, seed: int, folder: Path, processes: int = 6) -> Outcome:
         code = finish(child)
         outcome.counts["killed" if code == -signal.SIGKILL else "ended before"] += 1
         if code != -signal.SIGKILL:
-            outcome.faults.append(f"a process ended with {code}: a wrong tensor")
+            outcome.faults.append(f"a process ended with {code}: a tensor is wrong")
         left = [name for name in os.listdir(folder) if name.startswith(".")]
-        outcome.counts["being written, or left behind, just then"] += len(left)
+        outcome.counts["temporary files after a kill"] += len(left)
     for child in running:
         os.kill(child, signal.SIGKILL)
         finish(child)
@@ -85,30 +85,30 @@ def killed(count: int, seed: int, folder: Path, processes: int = 6) -> Outcome:
 
 
 def _faults_of(folder: Path) -> Iterator[str]:
-    """What is wrong with a folder that nobody uses any more."""
+    """Yield the faults of a folder after all processes have ended."""
     began = time.monotonic()
-    cache = FoldCache(folder, max_bytes=BOUND)  # it removes what dead processes left
+    cache = FoldCache(folder, max_bytes=BOUND)  # removes files of killed processes
     names = os.listdir(folder)
-    yield from (f"{name} is left behind" for name in names if name.startswith("."))
+    yield from (f"{name} remains" for name in names if name.startswith("."))
     nbytes = sum((folder / name).stat().st_size for name in names)
     if nbytes > BOUND:
-        yield f"{nbytes} bytes are kept, more than {BOUND}"
+        yield f"the folder has {nbytes} bytes, more than {BOUND}"
     for key in range(KEYS):
         right = {n: a.tobytes() for n, a in expected(key).items()}
         if not _is_right(cache, key, right):
-            yield f"the tensors of {key} are wrong"
+            yield f"the tensors of key {key} are wrong"
     if cache.statistics().waits or time.monotonic() - began > 60:
-        yield "a lock is left"
+        yield "a lock is not released"
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What came of several workers with the same setting.
+    """Folds and memory of several workers that fold the same setting.
 
     Attributes:
-        folds: How often runtime_fold ran, in all of them.
-        folded_bytes: The tensors of the setting.
-        private_bytes: What the private memory of each has grown by.
+        folds: Number of runs of runtime_fold in all workers.
+        folded_bytes: Bytes of the folded tensors.
+        private_bytes: Growth of the private memory of each worker in bytes.
     """
 
     folds: int
@@ -121,12 +121,12 @@ def states(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def private_bytes() -> int:
-    """Memory of this process that it shares with no other."""
+    """Return the bytes of memory that only this process uses."""
     return psutil.Process().memory_full_info().uss
 
 
 def worked(count: int, rows: int, folder: Path) -> Growth:
-    """Have several processes fold the same setting, so many rows, at the same time."""
+    """Fold the same setting, a matrix of `rows` rows, in several processes at the same time."""
     square = f"float[{WIDTH},{WIDTH}]"
     model = parse(
         f"""g (float[1,{WIDTH}] q, float[n,{WIDTH}] states) => (float[1,{WIDTH}] y)
@@ -161,7 +161,7 @@ def _work(folder: Path, rows: int, barrier: Barrier, results: Queue[tuple[int, i
     barrier.wait()
     handle = session.fold({"states": states(rows)})
     (got,) = session.run(None, feeds, handle=handle)
-    barrier.wait()  # all have it mapped
+    barrier.wait()  # all workers have mapped the tensors
     growth = private_bytes() - before
     barrier.wait()
     digest = hashlib.sha256(got.tobytes()).hexdigest()

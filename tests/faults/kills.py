@@ -1,4 +1,4 @@
-"""A command killed, ended or interrupted at a random moment, and what is there afterwards."""
+"""Kill, end and interrupt commands at random moments, and check the files that remain."""
 
 import contextlib
 import gc
@@ -26,14 +26,14 @@ SIZE = 512
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command line in a folder that holds ``m.onnx`` and perhaps an older output."""
+    """A command line in a folder that contains ``m.onnx`` and possibly an older output."""
 
     name: str
     external: bool = False
     """Whether the source has a data file."""
     output: str = "o.onnx"
     older: tuple[str, ...] | None = None
-    """Options with which an older source was optimized to the same output before."""
+    """Options of an earlier command that wrote the older output; None for no older output."""
     options: tuple[str, ...] = ()
 
     @property
@@ -60,7 +60,7 @@ SCENARIOS = (
 
 
 def model(seed: int) -> onnx.ModelProto:
-    """Weights that are copied, weights that are computed, a node less afterwards."""
+    """Return a model with two weights that are copied and two that are transposed."""
     made = parse(
         f"""g (float[1,{SIZE}] x) => (float[1,{SIZE}] y) {{
             at = Transpose<perm = [1, 0]>(a) bt = Transpose<perm = [1, 0]>(b)
@@ -73,7 +73,7 @@ def model(seed: int) -> onnx.ModelProto:
 
 
 def content(path: Path) -> str:
-    """What a model is, wherever its tensors are: one text for one model."""
+    """Return a hash of a model that does not depend on the location of its tensors."""
     loaded = onnx.load(path)
     for tensor in loaded.graph.initializer:
         tensor.ClearField("data_location")
@@ -82,8 +82,9 @@ def content(path: Path) -> str:
 
 
 def forked(work: Callable[[], int]) -> int:
-    """Begin a process that does something and ends with what that returns; return its id."""
-    gc.collect()  # a session that is ended in the fork waits for threads that are not there
+    """Fork a process that ends with the result of `work` as exit code. Return its process ID."""
+    # a session that is destroyed in the child would wait for threads that the child lacks
+    gc.collect()
     child = os.fork()
     if child:
         return child
@@ -94,7 +95,7 @@ def forked(work: Callable[[], int]) -> int:
 
 
 def run(folder: Path, command: list[str], **environment: str) -> int:
-    """Begin a command in a process of its own; return its id."""
+    """Start a command in a forked process, and return its process ID."""
 
     def work() -> int:
         for number in ending:
@@ -109,7 +110,8 @@ def run(folder: Path, command: list[str], **environment: str) -> int:
         return main(command)
 
     ending = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # Python's own handlers are no part of it
+    # the child must not run Python's handlers before it has reset them
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     try:
         return forked(work)
     finally:
@@ -117,17 +119,17 @@ def run(folder: Path, command: list[str], **environment: str) -> int:
 
 
 def finish(child: int) -> int:
-    """Wait for a process: its exit code, or less than 0 for the signal that ended it."""
+    """Wait for a process. Return its exit code, or the negative number of its signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @dataclass
 class Outcome:
-    """What came of many strikes.
+    """The results of many processes that were ended.
 
     Attributes:
-        counts: How often the output was old, new or not there, and how processes ended.
-        faults: What should not be: lost models, wrong bits, files left behind.
+        counts: Numbers of old, new and missing outputs, and of the ways in which processes ended.
+        faults: Lost models, wrong bits and remaining files.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -135,7 +137,7 @@ class Outcome:
 
 
 class Stage:
-    """A scenario prepared in a folder: what there is before, after one run and after two."""
+    """A scenario in a folder, with the models before the command, after it and after two runs."""
 
     def __init__(self, scenario: Scenario, root: Path) -> None:
         self.scenario = scenario
@@ -166,7 +168,7 @@ class Stage:
         shutil.copytree(self.before, self.work)
 
     def strike(self, name: str, delay: float, outcome: Outcome) -> None:
-        """Run the command, send it a signal after a while, look, and run it to its end."""
+        """Send the command a signal after `delay` seconds, check the files, and run it again."""
         self._reset()
         child = run(self.work, self.scenario.command)
         time.sleep(delay)
@@ -181,9 +183,9 @@ class Stage:
         for error in self._compare((self.old, self.new), allow_missing=self.old is None):
             fault(f"{what}: {error}")
         left = [n for n in os.listdir(self.work) if "onnxfold-" in n]
-        outcome.counts[f"{name}: left something for the next run"] += bool(left)
+        outcome.counts[f"{name}: files remain for the next run"] += bool(left)
         if code == 128 + number and any(n.endswith(".tmp") for n in left):
-            fault(f"{what}: {left} left behind although it could clean up")
+            fault(f"{what}: {left} remain although the process could remove them")
         output = self.work / self.scenario.output
         state = "none"
         with contextlib.suppress(Exception):
@@ -219,10 +221,11 @@ class Stage:
 
 
 def strikes(count: int, seed: int, root: Path) -> Outcome:
-    """Strike all scenarios in turn, with all signals, at random moments, in a folder."""
+    """Send signals to the commands of all scenarios at random moments."""
     root.mkdir(exist_ok=True)
     onnx.save(model(0), root / "m.onnx")
-    onnxfold.optimize_file(root / "m.onnx", root / "o.onnx")  # all is imported before the forks
+    # imports all modules before the forks
+    onnxfold.optimize_file(root / "m.onnx", root / "o.onnx")
     moments = random.Random(seed)
     outcome = Outcome()
     stages: dict[str, Stage] = {}
@@ -232,7 +235,7 @@ def strikes(count: int, seed: int, root: Path) -> Outcome:
             stages[scenario.name] = Stage(scenario, root / str(k))
         stage = stages[scenario.name]
         name = SIGNALS[(k + k // len(SCENARIOS)) % len(SIGNALS)]
-        # Every other one late: that is when files are put in place.
+        # About half of the signals are sent late, when the command renames its files.
         begin = 0.5 * stage.seconds if moments.random() < 0.5 else 0.0
         stage.strike(name, moments.uniform(begin, 1.05 * stage.seconds), outcome)
     return outcome

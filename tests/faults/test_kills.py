@@ -1,4 +1,4 @@
-"""Short runs of what ``python -m tests.faults`` does, which kills and ends many processes."""
+"""Test killed and ended processes, in shorter runs than ``python -m tests.faults``."""
 
 import gc
 import subprocess
@@ -17,15 +17,18 @@ COUNT = 9
 
 @pytest.fixture(autouse=True)
 def frozen_garbage() -> Iterator[None]:
-    """Each fork collects garbage; objects of the tests before take up to a second each time."""
+    """Freeze the objects of earlier tests, because each fork collects garbage.
+
+    With these objects, a collection takes up to a second.
+    """
     gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
 
 
-def test_nothing_is_lost_and_nothing_left(tmp_path) -> None:
-    """On a busy machine all strikes of a round may come too late; then there is another round."""
+def test_ended_commands_lose_no_model_and_leave_no_file(tmp_path) -> None:
+    """Repeat the round if all signals were too late, as on a busy machine."""
     ended = False
     for seed in range(7, 12):
         folder = tmp_path / str(seed)
@@ -40,19 +43,19 @@ def test_nothing_is_lost_and_nothing_left(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-def test_nothing_of_a_compilation_is_left() -> None:
-    # in a process of its own: threads of other tests would be missing in its forks
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="requires /proc")
+def test_ended_compilations_leave_no_files_and_processes() -> None:
+    # in a new process, because forks of this process lack the threads of other tests
     command = [sys.executable, "-m", "tests.faults", "--compilations", "2"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 ended, 0 faults" in done.stdout
 
 
-def test_a_killed_process_leaves_neither_a_lock_nor_a_file(tmp_path) -> None:
+def test_killed_processes_leave_neither_locks_nor_files(tmp_path) -> None:
     outcome = killed(20, 7, tmp_path / "folds")
     assert not outcome.faults
-    assert outcome.counts["being written, or left behind, just then"]
+    assert outcome.counts["temporary files after a kill"]
 
 
 @pytest.mark.slow
@@ -63,5 +66,5 @@ def test_eight_workers_share_one_fold_and_its_pages(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_two_hundred_killed_processes(tmp_path) -> None:
+def test_two_hundred_killed_processes_cause_no_fault(tmp_path) -> None:
     assert not killed(200, 0, tmp_path / "folds").faults

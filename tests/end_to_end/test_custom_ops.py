@@ -1,4 +1,4 @@
-"""Models with custom ops, whose library users bring: onnxruntime-extensions is one."""
+"""Test models with custom ops from a library of the user, here onnxruntime-extensions."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ import onnxfold
 from onnxfold.cli import main
 from onnxfold.tools.bench.side_by_side import bench_models
 
-SPEC = importlib.util.find_spec("onnxruntime_extensions")  # importing it takes seconds
+SPEC = importlib.util.find_spec("onnxruntime_extensions")  # importing the package takes seconds
 LIBRARIES = list(Path(SPEC.origin).parent.glob("_extensions_pydll*.so")) if SPEC else []
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.contrib" : 1]>'
 TEXT = """g (float[N, 4] x, float[4, 4] r) => (float[N, 4] y) <float[4] w = {1, 2, 3, 4}> {
@@ -48,7 +48,7 @@ def test_compare_and_bisect(path, tmp_path):
 def test_check(path, tmp_path):
     out = tmp_path / "out.onnx"
     library = str(LIBRARIES[0])
-    report = onnxfold.optimize_file(path, out, custom_ops=[library])  # asks for a check
+    report = onnxfold.optimize_file(path, out, custom_ops=[library])  # implies a check
     assert report.check is not None and report.check.passed
     assert report.nodes_after.get("Neg") is None and report.nodes_after["ai.onnx.contrib::NegPos"]
     model, ok = onnxfold.simplify(path, 1, custom_lib=library)

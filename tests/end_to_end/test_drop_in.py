@@ -1,4 +1,4 @@
-"""Programs that call onnxsim or onnxslim call onnxfold by changing the import."""
+"""Test `simplify` and `slim`, which replace the functions of onnxsim and onnxslim."""
 
 import inspect
 from collections.abc import Callable
@@ -87,7 +87,7 @@ def wrong(x):
     return op.Neg(x) >> op.Abs(x)
 
 
-def test_a_check_compares():
+def test_a_failed_check_is_reported():
     rules = [rule_set("wrong", {"wrong": wrong}, doc="One rule.")]
     model = parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")
     assert [onnxfold.simplify(model, check_n=n, rules=rules)[1] for n in (0, 1)] == [True, False]
@@ -110,7 +110,7 @@ def test_a_check_allows_the_errors_of_inexact_rules(options):
     assert not onnxfold.compare(model, onnxfold.simplify(model, **options)[0], seeds=3).equal
 
 
-def test_a_check_has_the_shapes_that_are_given():
+def test_a_check_uses_the_requested_shapes():
     model = parse("g (float[n] x) => (float[a, b] y) <int64[2] s = {7, -1}> { y = Reshape(x, s) }")
     assert onnxfold.simplify(model, check_n=1, test_input_shapes={"x": [7]})[1]
     assert onnxfold.slim(model, model_check=True, model_check_inputs=["x:7"])
@@ -144,8 +144,8 @@ KEYWORDS = {
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
-def test_every_keyword_is_taken(name):
-    """A warning tells those without effect; a keyword that neither tool has is an error."""
+def test_every_keyword_is_accepted(name):
+    """A keyword without effect causes a warning. A keyword that neither tool has is an error."""
     function = getattr(onnxfold, name)
     model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     own = {*inspect.signature(function).parameters, "input_shapes"}
@@ -165,7 +165,7 @@ def test_dtypes_are_not_converted_silently():
     assert onnxfold.slim(model, dtype=None).graph.node[0].op_type == "Abs"
 
 
-def test_models_of_onnx_ir_are_left_alone(tmp_path: Path):
+def test_models_of_onnx_ir_are_not_changed(tmp_path: Path):
     model = onnxfold.load(SWIN)
     result, ok = onnxfold.simplify(model, check_n=1)
     assert ok
@@ -190,14 +190,14 @@ def test_models_of_onnx_ir_are_left_alone(tmp_path: Path):
         lambda model: onnxfold.split(model, "bundle"),
     ],
 )
-def test_what_is_no_model_is_refused(function: Callable[[Any], object]):
+def test_objects_that_are_not_models_are_rejected(function: Callable[[Any], object]):
     graph = onnx.load(SWIN, load_external_data=False).graph
     with pytest.raises(UsageError, match=r"must be .*ModelProto or ONNXProgram, got GraphProto"):
         function(graph)
 
 
 def test_fixed_sizes_are_checked_with_these_sizes(tmp_path: Path):
-    """The original has dynamic dims, the result has not: both are fed what the result takes."""
+    """The original has dynamic dims, the result has fixed ones. Both run with the fixed sizes."""
     decoder = "models/t5-decoder.onnx"
     shapes = {"input_ids": [1, 16]}
     model, same = onnxfold.simplify(decoder, check_n=2, overwrite_input_shapes=shapes)

@@ -1,4 +1,4 @@
-"""Every function takes a path, bytes, an onnx.ModelProto and an onnx_ir.Model alike."""
+"""Test that every function accepts a path, bytes, an onnx.ModelProto and an onnx_ir.Model."""
 
 import inspect
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def nodes_of(model: Any) -> int:
     return len(model.graph.node) if isinstance(model, onnx.ModelProto) else len(model.graph)
 
 
-def test_optimize_gives_the_kind_back(kind, make):
+def test_optimize_returns_the_kind_of_its_input(kind, make):
     given = make()
     model, report = onnxfold.optimize(given, check=1, return_report=True)
     assert isinstance(model, ir.Model if kind in ("path", "name") else type(given))
@@ -56,7 +56,7 @@ def test_optimize_gives_the_kind_back(kind, make):
     assert report.bytes_after < report.bytes_before and report.folded == 1
 
 
-def test_other_functions_take_every_kind(make, tmp_path):
+def test_other_functions_accept_every_kind(make, tmp_path):
     report = onnxfold.optimize_file(make(), tmp_path / "out.onnx", check=1)
     assert sum(report.nodes_after.values()) == 3
     assert onnxfold.compare(make(), tmp_path / "out.onnx").equal
@@ -99,7 +99,7 @@ def test_other_functions_take_every_kind(make, tmp_path):
         ir.from_proto(WITHOUT_DATA),
     ],
 )
-def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
+def test_invalid_models_raise_an_error(function, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(onnxfold.OnnxFoldError):
         function(wrong)
@@ -107,7 +107,7 @@ def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
 
 
 def test_a_loaded_model_keeps_its_layout(tmp_path):
-    """Also where no external tensor is left of it."""
+    """The output has external data even if folding replaced all external tensors."""
     text = "g (float[n, 64] x) => (float[n, 64] y) { t = Neg(w) y = MatMul(x, t) }"
     model = with_weights(parse(text), w=floats(64, 64))
     path = tmp_path / "in.onnx"
@@ -132,7 +132,7 @@ def test_sizes_are_numbers_or_texts(tmp_path):
         onnxfold.optimize(SWIN, max_growth="many")
 
 
-def test_options_without_effect_are_told(tmp_path, caplog):
+def test_options_without_effect_cause_warnings(tmp_path, caplog):
     options: dict[str, Any] = {"keep": ["logit"], "fold": ["zzz*"]}
     report = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx", **options)
     assert report.warnings == [
@@ -166,7 +166,7 @@ def test_options_without_effect_are_told(tmp_path, caplog):
         ({"feeds": [np.zeros(3)]}, "feeds must be Mapping[str, Any] or str or PathLike[str] or"),
     ],
 )
-def test_wrong_options_are_told(options, reason):
+def test_invalid_options_are_reported(options, reason):
     with pytest.raises(onnxfold.UsageError) as caught:
         onnxfold.optimize(SWIN, **options)
     assert reason in str(caught.value)
@@ -199,13 +199,13 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_wrong_types_are_told(function, tmp_path, monkeypatch):
-    """Of every argument; none takes a plain object."""
+def test_invalid_types_are_reported(function, tmp_path, monkeypatch):
+    """No argument of a public function accepts a plain object."""
     monkeypatch.chdir(tmp_path)
     given = FUNCTIONS[function]
     parameters = inspect.signature(function).parameters
     for k, parameter in enumerate(parameters):
-        # onnxruntime judges the model of its own session
+        # InferenceSession passes the model to onnxruntime, which raises its own error
         if k < len(given) and function is not onnxfold.InferenceSession:
             with pytest.raises(onnxfold.UsageError, match=f"{parameter} must be .*, got object"):
                 function(*given[:k], object(), *given[k + 1 :])
@@ -216,7 +216,7 @@ def test_wrong_types_are_told(function, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_types_in_lists_are_told(tmp_path):
+def test_invalid_items_of_arguments_are_reported(tmp_path):
     with pytest.raises(onnxfold.UsageError, match=r"providers\[0\] must be str or tuple"):
         onnxfold.compare(SWIN, SWIN, providers=[3])
     with pytest.raises(onnxfold.UsageError, match="no input is called 'x'"):
@@ -230,12 +230,12 @@ def test_help_lists_all_options():
         assert listed == list(options.__annotations__) or function is onnxfold.Session
 
 
-def test_no_model_is_no_batch(tmp_path):
+def test_a_batch_without_models_is_rejected(tmp_path):
     with pytest.raises(onnxfold.UsageError, match="sources is empty"):
         onnxfold.batch([], tmp_path / "out")
 
 
-def test_the_module_shows_its_functions_alone():
+def test_the_module_lists_only_its_public_names():
     assert set(dir(onnxfold)) == {*onnxfold.__all__, "__version__"}
     for name in onnxfold.__all__:
         assert inspect.getdoc(getattr(onnxfold, name))
@@ -299,7 +299,7 @@ def test_signatures_have_every_option(name):
 
 
 def test_nodes_in_any_order(tmp_path):
-    """`optimize` puts a model of onnx-ir in order; all others leave the caller's as it was."""
+    """`optimize` sorts the nodes of an onnx-ir model. Other functions do not change the model."""
     model = ir.load(saved(SMALL, tmp_path / "in.onnx"))
     model.graph.extend(backwards := [*model.graph][::-1])
     report = onnxfold.optimize_file(model, tmp_path / "out.onnx", check=1)
@@ -328,13 +328,13 @@ def test_nodes_in_any_order(tmp_path):
     for incomplete in (model, other, another):
         with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
             onnxfold.optimize(incomplete)
-    taken.outputs[0] = ir.Value(name="x")  # as onnx-ir reads an outer value that is an output
+    taken.outputs[0] = ir.Value(name="x")  # onnx-ir creates it for an output from outside
     with pytest.raises(onnxfold.ModelError, match="'x' of graph 'a' is not computed in it"):
         onnxfold.optimize(through)
 
 
 @pytest.mark.parametrize("name", [None, "", "w"])
-def test_values_without_names_of_their_own(tmp_path, name):
+def test_values_with_missing_or_duplicate_names(tmp_path, name):
     model = ir.load(path := saved(SMALL, tmp_path / "in.onnx"))
     for node in model.graph[:-1]:
         node.outputs[0].name = name

@@ -1,4 +1,4 @@
-"""Models without an opset of ONNX: onnxruntime assumes the newest that it supports."""
+"""Test models that import no opset of ONNX: onnxruntime assumes the newest that it supports."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_nodes_of_onnx_are_folded_at_the_opset_that_onnxruntime_assumes(domain, 
 
 
 def test_without_nodes_of_onnx_nothing_is_imported():
-    """So other versions of onnxruntime, which know an older opset only, run the result, too."""
+    """An older onnxruntime would reject a result that imports the newest opset."""
     model = with_weights(
         model_of("a = com.microsoft.Gelu (w) y = com.microsoft.BiasGelu (x, v)"),
         w=np.ones((2, 2), np.float32),
@@ -82,7 +82,7 @@ def test_functions_have_their_own_opset():
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_all_functions_take_such_models(domain, tmp_path: Path):
+def test_all_functions_accept_models_without_an_opset(domain, tmp_path: Path):
     model = with_weights(
         model_of("e = Exp (w) k = Mul (x, e) y = Relu (k)", domain),
         w=np.ones((2, 2), np.float32),

@@ -1,4 +1,4 @@
-"""Cached tensors of a bundle whose files are replaced: their keys are hashes of the content."""
+"""Test that cached tensors are not reused after the files of a bundle were replaced."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def made(folder: Path, weight: float) -> Path:
 
 
 def expected(folder: Path) -> bytes:
-    """What the two files of a bundle compute, without onnxfold."""
+    """Run the two models of a bundle with onnxruntime, without onnxfold."""
     fold, entry = (ort.InferenceSession(folder / n) for n in (FOLD_FILE, "entry.onnx"))
     names = [value.name for value in fold.get_outputs()]
     folded = dict(zip(names, fold.run(names, {"c": FEEDS["c"]}), strict=True))
@@ -55,7 +55,7 @@ def unpack(source: Path, target: Path) -> None:
 
 
 def overwrite(source: Path, target: Path) -> None:
-    """Write in place, and set the old times."""
+    """Overwrite a file in place, and restore its times."""
     status = target.stat()
     target.write_bytes(source.read_bytes())
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -66,7 +66,7 @@ WAYS = [copy_with_times, replace_with_times, unpack, overwrite]
 
 @pytest.mark.parametrize("restore", WAYS)
 @pytest.mark.parametrize("shared", [False, True], ids=["memory", "folder"])
-def test_a_restored_file_is_not_the_one_before(restore, shared, tmp_path):
+def test_a_replaced_file_is_detected_in_spite_of_its_times(restore, shared, tmp_path):
     cache = FoldCache(tmp_path / "folds") if shared else FoldCache()
     one = made(tmp_path / "one", 1)
     two = made(tmp_path / "two", 2)
@@ -80,7 +80,7 @@ def test_a_restored_file_is_not_the_one_before(restore, shared, tmp_path):
 
 
 @pytest.mark.parametrize("restore", WAYS)
-def test_a_file_that_is_replaced_before_the_first_fold(restore, tmp_path):
+def test_a_session_rejects_a_file_that_was_replaced_before_the_first_fold(restore, tmp_path):
     cache = FoldCache()
     one = made(tmp_path / "one", 1)
     two = made(tmp_path / "two", 2)
@@ -93,7 +93,7 @@ def test_a_file_that_is_replaced_before_the_first_fold(restore, tmp_path):
     assert got(two, cache) == expected(two)
 
 
-def test_the_content_is_read_once(tmp_path, monkeypatch):
+def test_the_content_is_hashed_once(tmp_path, monkeypatch):
     """A later session compares the status of the file with the recorded one."""
     folder = made(tmp_path / "one", 1)
     for name in (FOLD_FILE, "manifest.json"):
@@ -108,7 +108,7 @@ def test_the_content_is_read_once(tmp_path, monkeypatch):
     assert file.read_bytes()[:8] == content[:8]
 
 
-def test_without_a_user_cache(tmp_path, monkeypatch):
+def test_a_bundle_runs_without_a_user_cache(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     folder = made(tmp_path / "one", 1)

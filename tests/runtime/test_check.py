@@ -1,4 +1,4 @@
-"""What the one-time check of a kernel finds: code that is wrong on some values or sizes only."""
+"""Test that the check of a kernel finds code that is wrong for some values or sizes only."""
 
 from functools import partial
 
@@ -24,7 +24,7 @@ def drawn(text: str, nominal=None) -> list[Draw]:
 
 
 def checked(text: str, function) -> float:
-    """The largest error of a function in place of a kernel of a model."""
+    """Return the largest error of a function that replaces the kernel of a model."""
     model = parse(f"g {text}")
     content = model.SerializeToString()
     largest = 0.0
@@ -59,7 +59,7 @@ def dynamic_quantize(x):
 
 
 def other_nan(x):
-    """Neither a number nor NaN is right for both of two NaN."""
+    """Replace the NaN of a row by different numbers. At most one of them can be correct."""
     return np.where(np.isnan(x), np.arange(16, dtype=np.float32) + 0.25, x)
 
 
@@ -96,7 +96,7 @@ def test_code_that_is_wrong_on_some_values_is_found(op, wrong, draw):
         (lambda x: -x.astype(float), r"an output is float64\[64,16\], expected float32\[64,16\]"),
     ],
 )
-def test_the_message_tells_types_that_differ(wrong, what):
+def test_the_message_contains_types_that_differ(wrong, what):
     with pytest.raises(CompileError, match=f"results are wrong: {what}, for numbers around 0"):
         checked(ONE.format("float", "float", "y = Neg(x)"), wrong)
 
@@ -137,19 +137,19 @@ def test_code_for_other_types_that_is_wrong_on_some_values_is_found():
         ("y = Reciprocal(x)", lambda x: 1 / x),
     ],
 )
-def test_code_that_is_right_is_right_on_all_draws(op, right):
+def test_correct_code_passes_on_all_draws(op, right):
     text = ONE.format("float", "float", op)
     assert checked(text, lambda x: right(x).astype(np.float32)) <= 1
 
 
 def hardmax(x):
-    """Right but for NaN, which is left out of each row: that matters where a row begins with it."""
+    """Compute Hardmax without the NaN of a row. This is wrong for rows that begin with NaN."""
     places = np.argmax(np.where(np.isnan(x), -np.inf, x), axis=-1)[..., None]
     return (np.arange(x.shape[-1]) == places).astype(np.float32)
 
 
 @pytest.mark.parametrize("sizes", ["3, 4, 5", "4, 8", "7", "2, 3, 4, 5", "20, 5"])
-def test_what_a_nan_does_is_seen_in_each_of_few_rows(sizes):
+def test_code_that_ignores_nan_is_found_with_few_rows(sizes):
     with pytest.raises(CompileError, match="NaN"):
         checked(f"(float[{sizes}] x) => (float[{sizes}] y) {{ y = Hardmax(x) }}", hardmax)
 
@@ -158,7 +158,7 @@ def test_what_a_nan_does_is_seen_in_each_of_few_rows(sizes):
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize(("op", "lost"), [("ReduceMax", np.fmax), ("ReduceMin", np.fmin)])
 def test_a_reduction_that_loses_nan_is_found(sizes, dtype, op, lost):
-    """onnxruntime loses it in most places."""
+    """onnxruntime itself ignores a NaN at most positions."""
     ones = ", ".join(["1"] * (sizes.count(",") + 1))
     text = f"({dtype}[{sizes}] x) => ({dtype}[{ones}] y) {{ y = {op}(x) }}"
     none = -np.inf if op == "ReduceMax" else np.inf
@@ -168,8 +168,8 @@ def test_a_reduction_that_loses_nan_is_found(sizes, dtype, op, lost):
 
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("to", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
-def test_another_cast_of_numbers_out_of_range_is_found(dtype, to):
-    """What onnxruntime makes of them, ONNX leaves open."""
+def test_a_cast_that_saturates_numbers_out_of_range_is_found(dtype, to):
+    """ONNX does not define the result. The check requires that of onnxruntime."""
     number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to))
     name = np.dtype(to).name
     cast = f"({dtype}[n, 16] x) => ({name}[n, 16] y) {{ y = Cast<to = {number}>(x) }}"
@@ -185,7 +185,7 @@ def test_another_cast_of_numbers_out_of_range_is_found(dtype, to):
         checked(cast, saturated)
 
 
-def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
+def test_the_first_draw_has_nominal_sizes():
     text = "(float[n, m] x, float[m, 3] z) => (float[n, 3] y) { y = MatMul(x, z) }"
     inputs = drawn(text, {"n": 40, "k": 2})
     shapes = {draw.name: [array.shape for array in draw.arrays] for draw in inputs}
@@ -195,7 +195,7 @@ def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
     assert shapes["sizes of 17"] == [(17, 18), (18, 3)]
 
 
-def test_a_variance_without_digits_is_found():
+def test_a_variance_that_loses_digits_is_found():
     text = """last = Constant<value_ints = [-1]> () mean = ReduceMean(x, last) d = Sub(x, mean)
         square = Mul(d, d) variance = ReduceMean(square, last) e = Constant<value_float = 1e-5> ()
         sum = Add(variance, e) root = Sqrt(sum) y = Div(d, root)"""
@@ -209,13 +209,13 @@ def test_a_variance_without_digits_is_found():
         checked(ONE.format("float", "float", text), squares_less_square)
 
 
-def test_the_measure_is_the_type_and_the_magnitude_of_each_element():
+def test_the_tolerance_depends_on_the_type_and_magnitude_of_each_element():
     want = random(100_003)
     want[:30_000] *= 1e-6
     got = want.copy()
     got[1000] *= 1 + 5e-6
     assert error_of(got, want)[0].within
-    got[1000] += 1e-5  # the rest is larger, and does not count
+    got[1000] += 1e-5  # the larger elements do not increase the tolerance
     assert not error_of(got, want)[0].within
     assert error_of(got, want, atol=np.full(want.shape, 2e-5))[0].within
     got[99_999] += 1
@@ -236,12 +236,12 @@ NEG = "(float[{0}] x) => (float[{0}] y) {{ y = Neg(x) }}"
 SUM = "(float[n, 1, 1] x, float[m, 1] y, float[k] z) => (float[n, m, k] s) { s = Sum(x, y, z) }"
 
 
-def test_how_often_inputs_are_drawn_and_at_what_sizes():
+def test_number_and_sizes_of_the_draws():
     special = [d.arrays[0] for d in drawn(NEG.format("2, 2")) if d.name == "NaN and infinities"]
     assert len(special) > 3 and np.isnan(special).any() and np.isinf(special).any()
     names = [draw.name for draw in drawn(NEG.format("5000, 5000"))]
     assert names[:2] == ["numbers around 0", "NaN and infinities"] and len(names) == 5
-    names = [draw.name for draw in drawn(SUM)]  # its results would be larger
+    names = [draw.name for draw in drawn(SUM)]  # the result would be too large
     assert "large sizes" not in names and len(names) > 10
     for nominal, rows in (({}, 64), ({"n": 5}, 5)):
         first, *others = drawn(NEG.format("n, 1500, 384"), nominal)

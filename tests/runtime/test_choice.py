@@ -1,4 +1,4 @@
-"""`auto` measures its folds, and runs the backend that is faster."""
+"""Test that `auto` measures its folds and selects the faster backend."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_trials_become_rare_while_they_confirm_the_preference():
     assert folds.count("o") == 3 * len(starts)
 
 
-def test_a_trial_that_is_expected_to_take_long_comes_late():
+def test_a_trial_that_is_expected_to_take_long_is_delayed():
     choice = Choice(prefers_kernel=True, ratio=10.0)
     assert run(choice, Cost(1, 1), Cost(10, 10), 123) == "k" * 120 + "ooo"
 
@@ -58,7 +58,7 @@ def test_the_time_of_opening_a_session_delays_the_next_trial():
     [
         (Cost(0.89, 9.0), True),  # the wall time decides
         (Cost(0.95, 1.0), False),  # noise
-        (Cost(1.0, 0.8), True),  # as fast, with less CPU time
+        (Cost(1.0, 0.8), True),  # equal wall time, less CPU time
         (Cost(1.04, 0.8), True),
         (Cost(1.06, 0.5), False),
         (Cost(0.0, 0.0), True),
@@ -80,7 +80,7 @@ def test_the_preference_does_not_alternate(kernel):
         assert choice.prefers_kernel == preferred
 
 
-def test_opening_a_session_that_is_preferred_delays_nothing():
+def test_opening_a_session_of_the_preferred_backend_delays_no_trial():
     choice = Choice(prefers_kernel=False)
     for _ in range(12):
         assert not choice.select(NBYTES)
@@ -97,7 +97,7 @@ def test_one_disturbed_fold_changes_nothing():
     assert choice.prefers_kernel
 
 
-def test_sizes_have_preferences_of_their_own():
+def test_each_size_has_its_own_preference():
     choice = Choice(prefers_kernel=True)
     run(choice, Cost(1, 1), Cost(0.1, 0.1), 15)
     assert not choice.prefers_kernel
@@ -126,7 +126,7 @@ def test_a_trial_that_fails_ends():
 
 
 def test_a_session_replaces_a_kernel_that_is_slower(compiled, decoder, tmp_path, caplog):
-    """Timing has not shown it: `is_slower` is False in these tests."""
+    """Only the session measures this, because `is_slower` is False in these tests."""
     caplog.set_level("INFO", "onnxfold")
     session = session_on(bundle_of(decoder, tmp_path / "b", "states", "mask", backend=SLOW))
     assert {place.backend for place in session.placements()} == {SLOW}
@@ -142,7 +142,7 @@ def test_a_session_replaces_a_kernel_that_is_slower(compiled, decoder, tmp_path,
     assert session.fold_statistics().folds == folds
 
 
-def test_only_auto_reads_tensors_of_either_backend(compiled, decoder, tmp_path, monkeypatch):
+def test_only_auto_reads_cached_tensors_of_both_backends(compiled, decoder, tmp_path, monkeypatch):
     bundle = bundle_of(decoder, tmp_path / "b", "states", "mask", backend=SLOW)
     cache = FoldCache()
     feeds = decoder_feeds()
@@ -157,9 +157,7 @@ def test_only_auto_reads_tensors_of_either_backend(compiled, decoder, tmp_path, 
         assert session.fold_statistics().folds == 2
 
 
-def test_a_kernel_that_was_slower_when_it_was_timed_has_trials(
-    compiled, decoder, tmp_path, monkeypatch
-):
+def test_a_kernel_that_was_timed_as_slower_has_trials(compiled, decoder, tmp_path, monkeypatch):
     monkeypatch.setattr(Kernel, "is_slower", True)
     bundle = bundle_of(decoder, tmp_path / "b", "states", "mask", backend="counting")
     kernels = bundle.manifest.kernels

@@ -328,7 +328,8 @@ def test_nodes_in_any_order(tmp_path):
     for incomplete in (model, other, another):
         with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
             onnxfold.optimize(incomplete)
-    taken.outputs[0] = ir.Value(name="x")  # onnx-ir creates it for an output from outside
+    # onnx-ir creates such a value if an output of a subgraph is a value of the outer graph
+    taken.outputs[0] = ir.Value(name="x")
     with pytest.raises(onnxfold.ModelError, match="'x' of graph 'a' is not computed in it"):
         onnxfold.optimize(through)
 

@@ -1,7 +1,8 @@
-"""Functions, kinds of models and options: each two values of each two of them are in one case.
+"""Test pairs of functions, kinds of models and options.
 
-A case gives what it gives for the path of the model, leaves the model of the caller alone, and
-keeps to the limits.
+Each pair of values of two parameters is in at least one case. A case returns the same result as for
+the path of the model. It does not change the model of the caller, unless the function works in
+place, and observes `max_growth`.
 """
 
 import itertools
@@ -32,13 +33,13 @@ LARGER = {
 
 
 class Program:
-    """What onnxfold uses of ``torch.onnx.ONNXProgram``."""
+    """A substitute for ``torch.onnx.ONNXProgram`` with the members that onnxfold uses."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
 
     def release(self) -> None:
-        """There is no session."""
+        """Do nothing, because there is no session."""
 
 
 KINDS: dict[str, Callable[[Path], Any]] = {
@@ -71,13 +72,13 @@ OUTPUTS: list[dict[str, Any]] = [
     {"advise": True, "count_withheld": True},
     {"report": "page.html", "dump_ir": "passes"},
 ]
-"""Options of ``optimize_file`` alone."""
+"""Options that only ``optimize_file`` has."""
 UNBOUNDED = {"fold_all", "fold", "value_info", "passes"}
-"""Options that let the model grow, whatever ``max_growth`` says."""
+"""Options with which the model may grow beyond ``max_growth``."""
 
 
 def pairwise(factors: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """Yield choices until each two values of each two factors have been in one of them."""
+    """Yield choices that cover each pair of values of two factors."""
     rng = random.Random(seed)
     places = {name: range(len(values)) for name, values in factors.items()}
 
@@ -98,7 +99,7 @@ def pairwise(factors: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[s
 
 
 def content(model: Any, folder: Path) -> bytes:
-    """Return the bytes of a model, whatever kind it is."""
+    """Return the bytes of a model of any kind."""
     if isinstance(model, Program):
         model = model.model
     if isinstance(model, ir.Model):
@@ -114,9 +115,9 @@ def content(model: Any, folder: Path) -> bytes:
 
 
 def figures(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what depends neither on the machine nor on where the model is."""
+    """Return the fields that depend neither on the machine nor on the location of the model."""
     others = {"source", "target", "bytes_before", "bytes_written", "pool", "seconds", "prediction"}
-    others |= {"bytes_after", "digest"}  # with data files or without
+    others |= {"bytes_after", "digest"}  # depend on the existence of data files
     others |= {"cpu_seconds", "peak_rss_bytes", "stages", "hashes", "check", "a", "b"}
     return {name: value for name, value in document.items() if name not in others}
 
@@ -232,7 +233,7 @@ def run_case(case: dict[str, Any], folder: Path) -> None:
     if function is optimize_file:
         options |= case["output"]
     if case["is_external"]:
-        options.pop("max_growth", None)  # the file has other bytes than what is made of it
+        options.pop("max_growth", None)  # the file and the model differ in size
         source, path = onnx.load(path), folder / path.name
         onnx.save(source, path, save_as_external_data=True, size_threshold=300)
     want = function(path, path, folder, dict(options))
@@ -270,13 +271,13 @@ def named(case: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("case", cases(MODELS, 0), ids=named)
-def test_every_two_choices(case, tmp_path):
+def test_pairs_of_choices(case, tmp_path):
     run_case(case, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_every_two_choices_of_larger_models(seed, tmp_path):
+def test_pairs_of_choices_for_larger_models(seed, tmp_path):
     for case in cases({**MODELS, **LARGER}, seed):
         run_case(case, tmp_path)
 
@@ -287,7 +288,7 @@ WEIGHTS = 6
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory) -> Path:
-    """A model with constants of a MiB, which are computed whole."""
+    """Return the path of a model with constants of 1 MiB, which are computed as a whole."""
     path = tmp_path_factory.mktemp("large") / "large.onnx"
     lines = [f"s{k} = Softmax(w{k}) y{k} = MatMul(x, s{k})" for k in range(WEIGHTS)]
     outputs = ", ".join(f"float[n, {SIDE}] y{k}" for k in range(WEIGHTS))

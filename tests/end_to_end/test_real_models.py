@@ -1,4 +1,4 @@
-"""Real exported models through the command line and the API: the same bits, no larger file."""
+"""Test exported models with the command line and the API: equal bits and no larger file."""
 
 import functools
 import json
@@ -60,7 +60,7 @@ def name(request) -> str:
     return request.param
 
 
-def test_by_the_command_line(name, tmp_path):
+def test_results_of_the_command_line_are_equal(name, tmp_path):
     source = MODELS[name][0]
     target = tmp_path / "out.onnx"
     report = json.loads(python("-m", "onnxfold", "optimize", source, "-o", target, "--json"))
@@ -82,7 +82,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_other_ways(name, way, tmp_path):
+def test_results_of_the_api_are_equal(name, way, tmp_path):
     WAYS[way](MODELS[name][0], tmp_path / "out.onnx")
     assert_the_same_bits(name, tmp_path / "out.onnx")
 
@@ -114,13 +114,13 @@ def ops_at_each_level(tmp_path_factory):
 
 
 @pytest.mark.parametrize("model", FILES, ids=lambda path: path.stem)
-def test_nodes_get_fewer(model, ops_at_each_level):
+def test_higher_levels_do_not_have_more_nodes(model, ops_at_each_level):
     counts = [sum(ops.values()) for ops in ops_at_each_level(model)]
     assert counts == sorted(counts, reverse=True)
 
 
-def test_what_was_fused_stays_fused(ops_at_each_level):
-    """At level 2 the scales of attention are in the weights: no product has one any more."""
+def test_onnxruntime_fuses_the_same_ops(ops_at_each_level):
+    """At level 2, the scales of attention are folded into the weights instead of the products."""
     original, *levels = ops_at_each_level(FILES[0])
     fused = {op: count for op, count in original.items() if op.startswith("com.microsoft::")}
     exact, inexact, _ = levels

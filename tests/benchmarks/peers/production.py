@@ -1,10 +1,11 @@
-"""``python -m tests.benchmarks peers --production``: every tool on models that packages ship.
+"""``python -m tests.benchmarks peers --production``: compare tools on models of packages.
 
-Each tool makes each model in a process of its own, and what comes out is compared with the model on
-onnxruntime, node by node. Then all that run are timed: runs by ``onnxfold bench``, on onnxruntime's
-default session, one thread, in turns, on the same inputs; creating sessions in one process, in
-turns. ``--output DIR`` gets ``production.json`` and ``production.txt``; what is in the former is
-kept, and only the models that are asked for are measured again.
+Each tool optimizes each model in a separate process, and the result is compared with the model on
+onnxruntime, node by node. Then the models that onnxruntime runs are timed, in turns. ``onnxfold
+bench`` times runs of onnxruntime's default session with one thread on the same inputs. One process
+times the creation of sessions. ``--output DIR`` receives ``production.json`` and
+``production.txt``. An existing ``production.json`` is updated: only the selected models are
+measured again.
 """
 
 import fnmatch
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 OURS = ("-O1", "-O2", "target")
 _OTHERS = ("onnxsim", "onnxslim", "onnxscript", "onnxoptimizer", "onnxruntime")
 _ALLOWED = 64 << 10
-_SECONDS = 500  # for timing all results of a model
+_SECONDS = 500  # time limit for timing all results of a model
 _SESSIONS = """
 import json, sys, time
 import onnxruntime as ort
@@ -46,7 +47,7 @@ for _ in range(int(sys.argv[1]) + 1):
         seconds.append(time.process_time() - begin)
 print(json.dumps([seconds[1:] for seconds in taken]))
 """
-"""CPU seconds of creating a session of each model, in turns; the first turn is not counted."""
+"""Prints the CPU seconds of creating a session of each model, in turns, without the first turn."""
 
 
 def production(
@@ -57,16 +58,16 @@ def production(
     output: Path | None,
     limits: Limits,
 ) -> None:
-    """Print the table, and write it into a folder.
+    """Print the table, and write it to a folder.
 
     Args:
-        folder: For what the tools write.
-        rounds: How many times each result is run; 0 for results and their nodes alone.
+        folder: Temporary folder for the results of the tools.
+        rounds: Number of times that each result is run; 0 skips timing.
         patterns: Globs of names of models (see `tests.production_models`), or paths of other
-            models; all production models if there is none.
-        environment_folder: That of the tools; a new one, which is removed, if it is None.
-        output: Where the table and the data go.
-        limits: What a tool may take.
+            models. An empty list selects all production models.
+        environment_folder: Virtual environment of the tools; None uses a temporary one.
+        output: Folder for the table and the data.
+        limits: Time and memory limits of a tool.
     """
     python = environment(environment_folder or folder / "environment", ROOT)
     kept = output / "production.json" if output is not None else None
@@ -115,7 +116,7 @@ def _measured(
     rounds: int,
     limits: Limits,
 ) -> dict[str, dict[str, Any]]:
-    """What each tool makes of a model, and how that runs; by tool, and for the original."""
+    """Return result, size and times of each tool on a model, and the times of the original."""
     found: dict[str, dict[str, Any]] = {}
     runnable = {"original": path}
     given = None
@@ -145,7 +146,7 @@ def _measured(
 
 
 def _commands(python: Path, path: Path, where: Path) -> dict[str, Sequence[str]]:
-    """The command of each tool by its name, those of onnxfold by their level."""
+    """Return the command of each tool by name, and those of onnxfold by level."""
     options = {"-O1": ["-O1"], "-O2": ["-O2"], "target": ["-O2", "--target", "onnxruntime"]}
     fold = [str(python.with_name("onnxfold")), "optimize", str(path), "-q", "-o"]
     made = {tool: [*fold, str(where / tool / "out.onnx"), *options[tool]] for tool in OURS}
@@ -158,7 +159,7 @@ def _timed(
     feeds: Path | None,
     rounds: int,
 ) -> dict[str, dict[str, Any]]:
-    """Nodes after onnxruntime, and how many times as fast as the original, in CPU time."""
+    """Return nodes after onnxruntime's optimization, and speedups over the original in CPU time."""
     command = [str(python.with_name("onnxfold")), "bench", *map(str, models.values()), "--json"]
     command += ["--threads", "1", "--rounds", str(rounds)]
     if feeds is not None:
@@ -194,7 +195,7 @@ def _sessions(python: Path, models: Iterable[Path], rounds: int) -> list[float]:
 
 
 def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Path]:
-    """The models without the one that an error names; none if it is the original."""
+    """Return the models except the one that an error names; none if that is the original."""
     left = {tool: path for tool, path in models.items() if str(path) not in error}
     return left if "original" in left and len(left) < len(models) else {}
 
@@ -209,7 +210,7 @@ def _is_grown(original: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
 
 
 def _results(found: Mapping[str, Any]) -> Table:
-    """A row for each tool, over the models that all tools have been tried on."""
+    """Return a table with a row for each tool, over the models measured with every tool."""
     kinds = ("equal", "near", "differs", "unchecked", "failed")
     tools = _tools(found)
     shared = [m for m in found.values() if all(tool in m["tools"] for tool in tools)]
@@ -238,7 +239,7 @@ def _results(found: Mapping[str, Any]) -> Table:
 
 
 def _tools(found: Mapping[str, Any]) -> list[str]:
-    """The tools that have been tried on any model, in order."""
+    """Return the tools that were measured on any model, in order."""
     tried = {tool for model in found.values() for tool in model["tools"]}
     return [tool for tool in (*OURS, *_OTHERS) if tool in tried]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PACKAGES = ("onnxsim", "onnxslim", "onnxscript", "onnxoptimizer", "onnxruntime", "matplotlib")
-# With a data file where the model has one, and where it would be too large without.
+# The result has a data file if the model has one, because a protobuf message is limited to 2 GiB.
 _SAVE = """
 import os, sys
 def save(model):
@@ -38,15 +38,15 @@ if os.path.exists(sys.argv[1] + ".data"):
 ort.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])
 """,
 }
-"""What the other tools do when they are told nothing but the model."""
+"""Scripts that run the other tools with their defaults."""
 _SYNC = """
 for entry in os.scandir(os.path.dirname(sys.argv[2])):
     with open(entry, "rb+") as file:
         os.fsync(file.fileno())
 """
-"""Waits until the result is on the disk, as onnxfold does."""
+"""Flushes the result to the disk, as onnxfold does."""
 COPY = "copy"
-"""No tool: what any program in Python takes that reads and writes the same bytes."""
+"""Baseline: a Python program that imports onnx and copies the model's files."""
 _COPY = """
 import shutil, onnx
 shutil.copyfile(sys.argv[1], sys.argv[2])
@@ -56,15 +56,15 @@ if os.path.exists(data := sys.argv[1] + ".data"):
 
 
 def environment(folder: Path, project: Path) -> Path:
-    """The Python of an environment with the other tools, and the project as it is now."""
+    """Install the other tools and the current project; return the Python of the environment."""
     python = folder / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # setuptools would put modules that are gone into the wheel again
+    # setuptools would add deleted modules in build/lib to the wheel
     shutil.rmtree(project / "build" / "lib", ignore_errors=True)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([*install, *_PACKAGES, str(project)], check=True)
-    os.environ.pop("PYTHONPATH", None)  # the tools are those of the environment
+    os.environ.pop("PYTHONPATH", None)  # it would hide the environment's packages
     return python
 
 
@@ -72,7 +72,7 @@ def commands(python: Path, source: Path, target: Path) -> dict[str, list[str]]:
     fold = [str(python.with_name("onnxfold")), "optimize", str(source), "-o", str(target), "-q"]
     return {
         "onnxfold": fold,
-        "onnxfold -O2": [*fold, "-O2"],  # measures its error on onnxruntime, too
+        "onnxfold -O2": [*fold, "-O2"],  # includes the measurement of its error on onnxruntime
         **{
             name: [str(python), "-c", f"{_SAVE}\n{script}\n{_SYNC}", str(source), str(target)]
             for name, script in {**_SCRIPTS, COPY: _COPY}.items()
@@ -80,11 +80,12 @@ def commands(python: Path, source: Path, target: Path) -> dict[str, list[str]]:
     }
 
 
-# started from a small process of its own: a child's peak memory counts its parent's at the fork
+# Runs in a separate small process, because a child's peak memory includes that of its parent at the
+# fork.
 _MEASURE = """
 import json, os, resource, signal, subprocess, sys, threading, time
 seconds, memory = json.loads(sys.argv[1])
-if memory:  # a machine without free memory would end some other process
+if memory:  # without a limit, the kernel could end another process for lack of memory
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 begin = time.perf_counter()
 process = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL, start_new_session=True)
@@ -102,13 +103,13 @@ print(json.dumps([code, wall, use.ru_utime + use.ru_stime, use.ru_maxrss]))
 
 @dataclass
 class Run:
-    """What one run took.
+    """Time and memory of one run.
 
     Attributes:
-        wall: Seconds.
-        cpu: Seconds, user and system.
-        peak_mb: Peak resident memory of its largest process, MiB.
-        error: What it printed, if it failed.
+        wall: Wall time in seconds.
+        cpu: User and system time in seconds.
+        peak_mb: Peak resident memory of the largest process in MiB.
+        error: Error output of a failed run, otherwise empty.
     """
 
     wall: float
@@ -118,7 +119,7 @@ class Run:
 
 
 def measure(command: Sequence[str], seconds: float | None = None, memory: int | None = None) -> Run:
-    """Run a command that may take so many seconds, and bytes of private memory in each process."""
+    """Run a command with a limit of wall seconds and of private memory in bytes per process."""
     limits = json.dumps([seconds, memory])
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, limits, *command], capture_output=True, text=True

@@ -1,9 +1,10 @@
-"""``python -m tests.benchmarks sessions``: what runtime constants are worth, run by run.
+"""``python -m tests.benchmarks sessions``: time runs with and without runtime constants.
 
-``decoder`` writes a token at a time and looks at the same encoder states each time: it is run as it
-is by onnxruntime, and by a session that folds what depends on the states once. ``adapters`` are
-LoRA weights of many tenants of one model. The models are generated, of the size of Whisper-tiny's
-decoder and of a block of a small Llama. One thread; medians of rounds in which the ways take turns.
+The first table generates tokens with a decoder that reads the same encoder states for each token.
+onnxruntime runs the unchanged model, and a session folds the nodes that depend on the states once.
+The second table runs a model with LoRA weights of many tenants. The generated models have the sizes
+of Whisper-tiny's decoder and of a block of a small Llama. All runs use one thread and take turns;
+the tables show medians.
 """
 
 import statistics
@@ -41,7 +42,7 @@ def sessions(rounds: int) -> None:
 
 
 def _decoder(rounds: int) -> Table:
-    """Seconds until so many tokens are written, from the first sight of the states on."""
+    """Return the table of times to generate tokens from new states, including the fold."""
     model = decoder()
     plain = ort.InferenceSession(model.SerializeToString(), _options())
     ours = Session(model, _options(), runtime_constants=["states"], cache=FoldCache(max_bytes=0))
@@ -67,7 +68,10 @@ def _decoder(rounds: int) -> Table:
 
 
 def _write(run: Callable[..., Any], states: np.ndarray, taken: list[list[float]]) -> np.ndarray:
-    """Write tokens, and note when the asked ones were there; returns the last output."""
+    """Generate tokens and return the last output.
+
+    The times after each number of tokens in `_TOKENS` are appended to ``taken``.
+    """
     begin = time.perf_counter()
     past = np.zeros((1, 0, _HIDDEN), np.float32)
     x = np.ones((1, 1, _HIDDEN), np.float32)
@@ -81,7 +85,10 @@ def _write(run: Callable[..., Any], states: np.ndarray, taken: list[list[float]]
 
 
 def decoder() -> onnx.ModelProto:
-    """Layers of attention to what was written (the first's alone), to the states, and MLPs."""
+    """Return layers of self-attention, cross-attention to the states, and MLPs.
+
+    Only the first layer's self-attention reads the past.
+    """
     weights: Feeds = {}
     numbers = np.random.default_rng(0)
     lines = ["present = Concat<axis = 1>(past, x)", "h0 = Identity(x)"]
@@ -125,7 +132,7 @@ def decoder() -> onnx.ModelProto:
 
 
 def _adapters(rounds: int) -> Table:
-    """Milliseconds of a run, for tenants in turns."""
+    """Return the table of the times of a run, with the tenants in turns."""
     numbers = np.random.default_rng(0)
     shapes = {"a": (_WIDTH, _RANK), "b": (_RANK, _WIDTH)}
     names = [f"{part}{k}" for k in range(_LAYERS) for part in "ab"]
@@ -181,7 +188,7 @@ def _adapters(rounds: int) -> Table:
 
 
 def linear_layers(*, with_adapter: bool) -> onnx.ModelProto:
-    """Layers ``tanh(x w)``, or ``tanh(x w + (x a) b)`` with a and b as inputs."""
+    """Return layers ``tanh(x w)``, or ``tanh(x w + (x a) b)`` with a and b as inputs."""
     numbers = np.random.default_rng(1)
     weights = {}
     lines = ["h0 = Identity(x)"]

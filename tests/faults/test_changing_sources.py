@@ -1,4 +1,4 @@
-"""Another program rewrites, replaces or removes the source while it is being read."""
+"""Test sources that another program changes, replaces or removes while they are read."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SIZE = 1024
 
 
 def model() -> onnx.ModelProto:
-    """One weight that is copied, one that is computed tile by tile, one that is read for it."""
+    """Return a model with a weight to copy, one to transpose by tiles, and one to compute with."""
     square = f"float[{SIZE},{SIZE}]"
     rows = f"float[2,{SIZE}]"
     return parse(
@@ -54,7 +54,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("change", [rewrite, replace])
 @pytest.mark.parametrize("stage", ["fold", "save"])
 @pytest.mark.parametrize("output", ["o.onnx", "m.onnx"])
-def test_no_output_is_made_of_it(source, change, stage, output) -> None:
+def test_changed_sources_are_rejected(source, change, stage, output) -> None:
     victims = sorted(source.parent.iterdir())
     for victim in victims:
         before = {path: path.read_bytes() for path in victims}
@@ -76,8 +76,8 @@ def test_no_output_is_made_of_it(source, change, stage, output) -> None:
             path.write_bytes(content)
 
 
-def test_what_is_removed_can_still_be_read(source) -> None:
-    """The system keeps a file until nobody has it mapped."""
+def test_removed_files_can_still_be_read(source) -> None:
+    """The operating system keeps the content of a removed file as long as it is mapped."""
     expected = source.parent / "expected.onnx"
     onnxfold.optimize_file(source, expected, external_data=False)
 
@@ -91,8 +91,8 @@ def test_what_is_removed_can_still_be_read(source) -> None:
     assert output.read_bytes() == expected.read_bytes()
 
 
-def test_what_the_library_replaces_itself(source) -> None:
-    """A loaded model stays usable when it is saved in place, also for another that has the file."""
+def test_loaded_models_remain_usable_after_a_save_in_place(source) -> None:
+    """A save in place replaces files that this model and another loaded model have mapped."""
     first = storage.load(source)
     second = storage.load(source)
     for target in (source, source, source.parent / "o.onnx"):
@@ -102,12 +102,12 @@ def test_what_the_library_replaces_itself(source) -> None:
     np.testing.assert_array_equal(*weights)
 
 
-def test_what_another_program_replaces(source) -> None:
+def test_sources_that_another_program_replaces_are_rejected(source) -> None:
     with pytest.raises(ModelError):
         storage.save(storage.load(source), source, progress=lambda *_: replace(source))
 
 
-def test_a_tensor_of_another_model(source, tmp_path) -> None:
+def test_changed_tensors_of_another_model_are_rejected(source, tmp_path) -> None:
     onnx.save(model(), tmp_path / "other.onnx")
     other = storage.load(tmp_path / "other.onnx")
     loaded = storage.load(source)
@@ -118,7 +118,7 @@ def test_a_tensor_of_another_model(source, tmp_path) -> None:
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_foreign_tensors_are_watched_too(tmp_path) -> None:
+def test_changed_tensors_of_onnx_ir_are_rejected(tmp_path) -> None:
     onnx.save(model(), tmp_path / "m.onnx", save_as_external_data=True, location="w.data")
     loaded = ir.load(tmp_path / "m.onnx")
 

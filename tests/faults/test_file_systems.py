@@ -1,4 +1,4 @@
-"""File systems that are full or read-only, and several processes that write one output."""
+"""Test full and read-only file systems, and several processes that write the same output."""
 
 import os
 import random
@@ -21,7 +21,7 @@ OPTIONS = [(), ("--external-data",), ("--external-data-name", "w.data"), ("--che
 
 @pytest.fixture
 def small(tmp_path) -> Iterator[Path]:
-    """A disk that holds the model (4 MiB) and 2 MiB more."""
+    """Mount a file system of 6 MiB, which has room for the model of 4 MiB and 2 MiB more."""
     yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=6m", "tmpfs")
 
 
@@ -36,7 +36,7 @@ def read_only(tmp_path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("output", ["o.onnx", "m.onnx"])
-def test_a_full_disk(small, options, output, run_here) -> None:
+def test_full_disk_leaves_all_files_unchanged(small, options, output, run_here) -> None:
     onnx.save(model(0), small / "m.onnx")
     (small / "o.onnx").write_bytes(b"old")
     before = files(small)
@@ -47,8 +47,8 @@ def test_a_full_disk(small, options, output, run_here) -> None:
     assert files(small) == before
 
 
-def test_a_disk_full_of_leftovers(small, tmp_path) -> None:
-    """What dead processes left goes first."""
+def test_leftovers_are_removed_from_a_full_disk(small, tmp_path) -> None:
+    """Files of killed processes are removed before the output is written."""
     onnx.save(model(0), tmp_path / "m.onnx")
     (small / ".o.onnx.onnxfold-lock").touch()
     (small / ".o.onnx.onnxfold-01234567.tmp").write_bytes(bytes(2 << 20))
@@ -57,8 +57,8 @@ def test_a_disk_full_of_leftovers(small, tmp_path) -> None:
     assert os.listdir(small) == ["o.onnx"]
 
 
-def test_scratch_that_has_no_room(small) -> None:
-    """Results above the memory limit go to a file beside the output."""
+def test_full_disk_for_spilled_results_is_reported(small) -> None:
+    """Results that exceed the memory limit are spilled to a file in the folder of the output."""
     text = """
     g (float[1, 1536] x) => (float[1, 1536] y) <int64[2] shape = {1536, 1536}, int64 axis = {0}> {
         ones = ConstantOfShape<value = float[1] {1.5}>(shape)
@@ -76,7 +76,7 @@ def test_scratch_that_has_no_room(small) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_read_only_folder(read_only, options, run_here) -> None:
+def test_read_only_folder_is_reported(read_only, options, run_here) -> None:
     before = files(read_only)
     for output in ("o.onnx", "new.onnx", "m.onnx"):
         error = run_here(read_only, "m.onnx", "-o", output, *options)
@@ -90,7 +90,7 @@ def test_a_read_only_folder(read_only, options, run_here) -> None:
 
 @pytest.fixture
 def run_here(monkeypatch, capsys):
-    """Runs a command that fails; returns what it says."""
+    """Return a function that runs a failing command and returns its error message."""
     from onnxfold.cli import main
 
     def run_(folder: Path, *words: str) -> str:
@@ -103,8 +103,8 @@ def run_here(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("external", [False, True])
-def test_several_processes_and_one_output(tmp_path, external) -> None:
-    """One wins, whole; with data files or without, from sources of their own."""
+def test_several_processes_write_the_same_output(tmp_path, external) -> None:
+    """The output is the complete result of one process, with or without a data file."""
     moments = random.Random(0)
     for seed in range(3):
         onnx.save(model(seed), tmp_path / f"m{seed}.model")
@@ -128,8 +128,8 @@ def test_several_processes_and_one_output(tmp_path, external) -> None:
         assert has_data == ("o.onnx.data" in others)
 
 
-def test_several_processes_in_place(tmp_path) -> None:
-    """Whoever comes late finds another source than it has read, and says so."""
+def test_several_processes_optimize_in_place(tmp_path) -> None:
+    """A process fails if another one has replaced the source that it has read."""
     onnx.save(model(0), tmp_path / "m.onnx", save_as_external_data=True, location="m.onnx.data")
     onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "e.model")
     expected = content(tmp_path / "e.model")

@@ -1,4 +1,4 @@
-"""Files of odd names and kinds, as input, output and data: they work, or one line says why."""
+"""Test unusual names and kinds of input, output and data files."""
 
 import os
 import socket
@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def optimize(capsys, *words: str, fails: str = "") -> None:
-    """Run the command; it succeeds, or fails with one printable line that holds ``fails``."""
+    """Run the command, which must succeed, or fail with a printable line that contains `fails`."""
     before = names_in(".")
     code = main(["optimize", "-q", *words])
     error = capsys.readouterr().err
@@ -58,7 +58,7 @@ def optimize(capsys, *words: str, fails: str = "") -> None:
 
 
 @pytest.mark.parametrize("name", [os.fsdecode(name) for name in NAMES])
-def test_names(folder, capsys, name) -> None:
+def test_unusual_names(folder, capsys, name) -> None:
     optimize(capsys, "-o", name, "--", "m.onnx")
     optimize(capsys, "-o", "back.onnx", "--check", "1", "--", name)
     assert storage.load("back.onnx").graph.initializers
@@ -84,8 +84,8 @@ def make(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kinds(folder, capsys, kind) -> None:
-    """Neither waited for, nor replaced."""
+def test_special_files_are_rejected(folder, capsys, kind) -> None:
+    """The command does not block on special files, and does not replace them."""
     onnx.save(model(location="k"), "external.onnx")
     make(kind, "k")
     make(kind, "o.onnx.data")
@@ -96,7 +96,8 @@ def test_kinds(folder, capsys, kind) -> None:
     os.rename("external.onnx", "external.model")
     optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data", fails="o.onnx.data: cannot be")
     optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data-name", "k", fails="k: cannot be")
-    os.rename("k", "z.onnx")  # beside a model whose data file is asked for
+    # the command reads the other models of the folder, which may use the data file
+    os.rename("k", "z.onnx")
     os.rename("external.model", "y.onnx")
     open("d", "w", encoding="utf-8").close()
     optimize(capsys, "m.onnx", "-o", "o.onnx", "--external-data-name", "d")
@@ -115,7 +116,7 @@ def test_kinds(folder, capsys, kind) -> None:
         ({"location": "d", "offset": str(1 << 63)}, "has 0 bytes"),
     ],
 )
-def test_locations(folder, capsys, entries, reason) -> None:
+def test_invalid_locations_are_rejected(folder, capsys, entries, reason) -> None:
     open("d", "w", encoding="utf-8").close()
     onnx.save(model(**entries), "e.onnx")
     optimize(capsys, "e.onnx", "-o", "o.onnx", fails="e.onnx: ")
@@ -127,7 +128,7 @@ def test_locations(folder, capsys, entries, reason) -> None:
 @pytest.mark.parametrize("many", [300, 1200])
 @pytest.mark.parametrize("options", [{}, {"external_data": True}, {"share_weights": True}])
 def test_many_data_files(folder, many, options) -> None:
-    """More than the system lets a process have open."""
+    """A model may have more data files than a process may open."""
     resource = pytest.importorskip("resource")
     import onnxfold
 

@@ -1,4 +1,7 @@
-"""`auto` compiles the components of which a kernel pays; a session does so while it runs."""
+"""Test that `auto` compiles the components that a kernel is likely to speed up.
+
+`split` compiles them at once, a session while it runs.
+"""
 
 import contextlib
 import gc
@@ -26,7 +29,7 @@ SIZE = 640
 
 
 def chain() -> onnx.ModelProto:
-    """A component of element-wise ops, one that is a product, and a small one."""
+    """Return a model with a component of element-wise ops, a product, and a small component."""
     return parse("three components", w=random(SIZE, SIZE))
 
 
@@ -49,7 +52,7 @@ def makers(session: Session) -> dict[str, str]:
 
 
 def cached() -> dict[Path, int]:
-    """The kernels in the user's cache folder, and what changes if one is written again."""
+    """Return the kernels in the user's cache folder, with inodes, which change with each write."""
     folder = compilation.kernel_folder()
     return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
 
@@ -61,7 +64,7 @@ def processes():
 
 
 @needs_iree
-def test_split_compiles_what_pays_and_tells_why_not_the_rest(tmp_path):
+def test_split_compiles_components_or_gives_a_reason(tmp_path):
     bundle = bundle_of(chain(), tmp_path / "b", "r", "s")
     reasons = {kernel.outputs[0]: kernel.reason for kernel in bundle.manifest.kernels}
     assert reasons["folded"] is None
@@ -69,7 +72,7 @@ def test_split_compiles_what_pays_and_tells_why_not_the_rest(tmp_path):
     assert "too small" in reasons["halved"]
     session = session_on(bundle)
     assert makers(session) == {"folded": "iree", "product": "onnxruntime", "halved": "onnxruntime"}
-    session.wait_for_kernels()  # there is nothing to wait for
+    session.wait_for_kernels()  # nothing is compiled
     run(session)
 
 
@@ -78,7 +81,7 @@ def test_without_a_compiler_split_compiles_nothing(tmp_path, monkeypatch):
     assert bundle_of(chain(), tmp_path / "b", "r", "s").manifest.kernels == []
 
 
-def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch, processes):
+def test_without_a_compiler_a_session_compiles_nothing(monkeypatch, processes):
     monkeypatch.setattr(base, "_BUILT_IN", {})
     session = opened()
     run(session)
@@ -87,7 +90,7 @@ def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch, processes):
     assert not processes()
 
 
-def test_no_process_is_started_where_no_kernel_would_pay(adapter, processes):
+def test_no_process_is_started_without_a_component_to_compile(adapter, processes):
     session = session_on(adapter, "a", "b", "scale")
     session.wait_for_kernels()
     assert not processes()
@@ -95,13 +98,13 @@ def test_no_process_is_started_where_no_kernel_would_pay(adapter, processes):
 
 
 @needs_iree
-def test_kernels_take_over_while_the_providers_are_changed():
+def test_kernels_are_loaded_while_the_providers_are_changed():
     class Provider(str):
-        def __repr__(self) -> str:  # it is asked for after kernels are loaded
-            time.sleep(2)  # kernels take over meanwhile
+        def __repr__(self) -> str:  # called after kernels are loaded
+            time.sleep(2)  # meanwhile the other thread loads the compiled kernels
             return super().__repr__()
 
-    opened().wait_for_kernels()  # kept from now on
+    opened().wait_for_kernels()  # adds the kernels to the cache folder
     session = opened()
     threading.Thread(target=session.wait_for_kernels).start()
     session.set_providers([Provider("CPUExecutionProvider")])
@@ -110,7 +113,7 @@ def test_kernels_take_over_while_the_providers_are_changed():
 
 
 @needs_iree
-def test_kernels_take_over_at_a_later_fold_and_are_kept(processes):
+def test_later_folds_use_compiled_kernels_which_are_cached(processes):
     session = opened()
     run(session)
     assert {*makers(session).values()} == {"onnxruntime"}
@@ -144,8 +147,8 @@ def test_kernels_for_several_levels_are_compiled():
 
 
 @needs_iree
-def test_sizes_of_the_first_fold_decide(processes):
-    """At 64 x 64 elements, the nominal sizes, no kernel would pay."""
+def test_kernels_are_timed_at_the_sizes_of_the_first_fold(processes):
+    """At the nominal sizes, 64 x 64 elements, a kernel is not likely to be faster."""
     model = parse("chain of dynamic sizes")
     small = session_on(model, "r")
     small.fold({"r": random(64, 64)})
@@ -164,7 +167,7 @@ def test_sizes_of_the_first_fold_decide(processes):
 
 
 @needs_iree
-def test_a_killed_compilation_is_the_reason(processes, caplog):
+def test_the_reason_names_a_killed_compilation(processes, caplog):
     session = opened()
     run(session)
     session.fold(constants(1))
@@ -182,7 +185,7 @@ def test_a_killed_compilation_is_the_reason(processes, caplog):
 
 
 @needs_iree
-def test_threads_fold_while_kernels_take_over():
+def test_threads_fold_while_kernels_are_loaded():
     session = opened()
 
     def fold(seed: int) -> None:
@@ -198,10 +201,10 @@ def test_threads_fold_while_kernels_take_over():
 
 @needs_iree
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_a_session_that_ends_leaves_no_process(how, processes):
+def test_a_session_that_ends_ends_its_processes(how, processes):
     session = opened()
     run(session)
-    session.fold(constants(1))  # with the second fold, they are compiled without delay
+    session.fold(constants(1))  # kernels are compiled without delay after the second fold
     deadline = time.monotonic() + 60
     while not processes() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -247,8 +250,8 @@ def test_a_process_that_ends_leaves_no_process(how, tmp_path):
 
 
 def forked(*calls: Callable[[], object]) -> None:
-    """Call functions in a process that is forked from this one."""
-    gc.collect()  # a session that is ended in the fork waits for threads that are not there
+    """Call functions in a forked process."""
+    gc.collect()  # a session that ends in the child would wait for threads of the parent
     child = os.fork()
     if not child:
         signal.alarm(60)
@@ -261,7 +264,7 @@ def forked(*calls: Callable[[], object]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_forked_process_waits_for_no_fold_of_another_thread():
+def test_a_forked_process_does_not_wait_for_a_fold_of_another_thread():
     cache = FoldCache()
     folds = threading.Event()
     ends = threading.Event()
@@ -278,7 +281,7 @@ def test_a_forked_process_waits_for_no_fold_of_another_thread():
 
 
 @needs_iree
-def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
+def test_a_forked_process_does_not_end_the_compilation_of_its_parent():
     session = opened()
     run(session)
     session.fold(constants(1))
@@ -294,7 +297,7 @@ def test_a_session_that_ends_in_a_forked_process_leaves_no_process(processes):
     run(sessions[0])
 
     def end() -> None:
-        for seed in (1, 2):  # with the second fold, they are compiled without delay
+        for seed in (1, 2):  # kernels are compiled without delay after the second fold
             sessions[0].fold(constants(seed))
         while not processes():
             time.sleep(0.01)

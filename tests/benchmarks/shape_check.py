@@ -1,8 +1,8 @@
-"""``python -m tests.benchmarks.shape_check MODEL OUT.json RESULT...``: compare types with a run.
+"""``python -m tests.benchmarks.shape_check MODEL OUT.json RESULT...``: compare types with runs.
 
-onnxruntime runs the model twice on random inputs, with other sizes of dynamic dimensions, and
-returns all values of the main graph. Each result is the model with types; the document lists the
-values whose recorded type is wrong in a run, for each result.
+onnxruntime runs the model twice on random inputs with different sizes of dynamic dimensions, and
+returns all values of the main graph. Each RESULT is the model with recorded types. OUT.json lists
+for each result the values whose recorded type contradicts a run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FUNCTIONS = {
 
 
 def runs_of(model: onnx.ModelProto) -> list[tuple[dict[str, int], dict[str, np.ndarray]]]:
-    """Return for each run the sizes of dimensions by name, and the tensors of the main graph."""
+    """Return the sizes of named dimensions and the tensors of the main graph for each run."""
     opened = storage.from_proto(model)
     inputs = [v for v in opened.graph.inputs if v.name not in opened.graph.initializers]
     declared = list(model.graph.output)
@@ -54,7 +54,7 @@ def runs_of(model: onnx.ModelProto) -> list[tuple[dict[str, int], dict[str, np.n
 def _sizes_of_outputs(
     outputs: Sequence[onnx.ValueInfoProto], arrays: Mapping[str, np.ndarray]
 ) -> dict[str, int]:
-    """Return the sizes in a run that outputs have by name."""
+    """Return the sizes of the outputs' named dimensions in a run."""
     sizes: dict[str, int] = {}
     for output in outputs:
         dims = output.type.tensor_type.shape.dim
@@ -65,7 +65,7 @@ def _sizes_of_outputs(
 
 
 def size_of(dim: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, int]) -> int | None:
-    """Return a size in a run; None if it is no expression of known names."""
+    """Return the size of a dimension in a run; None if it is not an expression of known names."""
     if dim.HasField("dim_value"):
         return dim.dim_value
     if not dim.dim_param or dim.dim_param in sizes:

@@ -1,10 +1,10 @@
-"""``python -m tests.benchmarks shapes``: types that tools infer for the values of many models.
+"""``python -m tests.benchmarks shapes``: compare types that tools infer for values of many models.
 
 The recorded types of intermediate values are removed from each model first. Each tool then infers
-them in a process of its own, with limits of time and memory. A tool that is not installed is
-skipped. ``onnx-shape-inference`` may be in another environment (``--environment DIR``). The types
-are compared with runs on onnxruntime (``shape_check.py``).
-``--output DIR`` gets ``shapes.txt`` and ``shapes.json``.
+them in a separate process, with limits of time and memory. A tool that is not installed is skipped.
+``onnx-shape-inference`` may be in another environment (``--environment DIR``). The types are
+compared with runs on onnxruntime (``shape_check.py``). ``--output DIR`` receives ``shapes.txt`` and
+``shapes.json``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ with open(sys.argv[2] + ".json", "w") as file:
 
 Graph = onnx.GraphProto | onnx.FunctionProto
 Key = tuple[str, ...]
-"""A value: for each graph around its own one, an output of the node and the attribute; its name."""
+"""Path of a value: the first output and the attribute of each enclosing node, then its name."""
 
 _NAMES = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = {"floor", "ceiling", "ceil", "Max", "Min", "max", "min", "Mod"}
@@ -80,17 +80,17 @@ _FUNCTIONS = {"floor", "ceiling", "ceil", "Max", "Min", "max", "min", "Mod"}
 
 @dataclass
 class Inferred:
-    """The types of a model's values that a tool has inferred.
+    """The types that a tool has inferred for a model's values.
 
     Attributes:
-        error: Why there is none; "" if there is.
+        error: Error of the tool; "" if it succeeded.
         seconds: CPU time of the call, without imports and reading.
         dtypes: Values with a dtype.
-        ranks: Values with a number of dimensions.
-        sizes: Values all sizes of which are numbers, or expressions of names that the model
-            declares for dimensions of inputs and outputs.
-        others: Values that are no tensors.
-        wrong: Names of values of the main graph whose type is wrong in a run.
+        ranks: Values with a rank.
+        sizes: Values with only sizes that are numbers, or expressions of the dimension names of the
+            model's inputs and outputs.
+        others: Values that are not tensors.
+        wrong: Names of values of the main graph whose type contradicts a run.
     """
 
     error: str = ""
@@ -104,9 +104,9 @@ class Inferred:
 
 @dataclass
 class Measured:
-    """All tools on one model.
+    """The results of all tools on one model.
 
-    ``ops`` has the op of each value, and ``was_run`` whether onnxruntime runs the model.
+    ``ops`` has the op of each value. ``was_run`` is true if onnxruntime runs the model.
     """
 
     model: str
@@ -115,7 +115,7 @@ class Measured:
     was_run: bool
 
     def values(self) -> set[Key]:
-        """Return the values that no tool infers to be a sequence or an optional."""
+        """Return the values except those that a tool infers as a sequence or an optional."""
         return set(self.ops).difference(*(each.others for each in self.made.values()))
 
 
@@ -126,14 +126,14 @@ def shapes(
     output: Path | None,
     limits: Limits,
 ) -> None:
-    """Print the tables, and write them into a folder.
+    """Print the tables, and write them to a folder.
 
     Args:
-        folder: For the results of the tools.
-        models: Files and folders of models; the project's own if there is none.
-        environment: An environment with tools that are not in this one.
-        output: The folder for tables and figures.
-        limits: Time and memory of a tool for one model.
+        folder: Temporary folder for the results of the tools.
+        models: Files and folders of models; the project's ``models`` folder if empty.
+        environment: Virtual environment with tools that are missing in the current one.
+        output: Folder for tables and figures.
+        limits: Time and memory limits of a tool for one model.
     """
     pythons, versions = _installed(environment)
     given = [Path(model) for model in models or [ROOT / "models"]]
@@ -188,7 +188,7 @@ def _script(tool: str) -> str:
 
 
 def _distinct(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files of different content."""
+    """Yield one file for each distinct content."""
     known: set[str] = set()
     for path in paths:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -198,7 +198,7 @@ def _distinct(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _graphs(graph: Graph, key: Key = ()) -> Iterator[tuple[Key, Graph]]:
-    """Yield a graph and those inside of it."""
+    """Yield a graph and its subgraphs with their paths."""
     yield key, graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -207,7 +207,7 @@ def _graphs(graph: Graph, key: Key = ()) -> Iterator[tuple[Key, Graph]]:
 
 
 def _write_without_types(path: Path, target: Path) -> dict[Key, str]:
-    """Write a model without the types of its values; return the op of each value."""
+    """Write a model without the types of intermediate values, and return the op of each value."""
     try:
         model = onnx.load(path)
     except Exception as error:
@@ -237,12 +237,12 @@ def _declared_names(path: Path) -> set[str]:
 
 
 def _infer(tool: str, python: str, source: Path, target: Path, limits: Limits) -> Inferred:
-    """Run a tool on a model; its result goes to a file."""
+    """Run a tool on a model, write its result to a file, and return the inferred types."""
     target.unlink(missing_ok=True)
     command = [python, "-c", _script(tool), str(source), str(target)]
     run = measure(command, limits.seconds, limits.memory)
     if run.error or not target.exists():
-        lines = run.error.strip().splitlines() or ["it wrote nothing"]
+        lines = run.error.strip().splitlines() or ["the tool wrote no result"]
         return Inferred(lines[-1][:160], run.cpu)
     model = onnx.load(target)
     names = _declared_names(source)
@@ -254,7 +254,7 @@ def _infer(tool: str, python: str, source: Path, target: Path, limits: Limits) -
 
 
 def _compare_with_runs(source: Path, made: dict[str, Inferred], limits: Limits) -> bool:
-    """Find the wrong types of all tools; return whether the model ran."""
+    """Record the wrong types of all tools, and return whether onnxruntime ran the model."""
     results = {str(source.with_name(f"{tool}.onnx")): m for tool, m in made.items() if not m.error}
     target = source.with_name("wrong.json")
     target.unlink(missing_ok=True)
@@ -290,7 +290,7 @@ def _is_named(dim: onnx.TensorShapeProto.Dimension, names: set[str]) -> bool:
 
 
 def _sums(measured: Sequence[Measured]) -> Table:
-    """A row for each tool: shares of the values of all models."""
+    """Return a table with the share of values that each tool infers, over all models."""
     table = new_table("inferred by", "failed", "dtype", "rank", "all sizes", "wrong", "CPU")
     total = sum(len(each.values()) for each in measured)
     for tool in measured[0].made if measured else ():

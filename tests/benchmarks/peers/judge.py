@@ -75,7 +75,7 @@ def judged(
         feeds: File of inputs for ``onnxfold compare --feeds``; None for random inputs.
     """
     if error or not target.exists():
-        lines = error.strip().splitlines() or ["it wrote nothing"]
+        lines = error.strip().splitlines() or ["the tool wrote no result"]
         return Made(tool, "failed", lines[-1][:200])
     try:
         made = Made(tool, "equal", nodes=count(target), nbytes=stored_bytes(target))

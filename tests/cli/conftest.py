@@ -17,7 +17,7 @@ g (float[batch, 2] x) => (float[batch, 2] y) <float[2] w = {1, 2}> {
 
 @dataclass
 class Result:
-    """What a command line left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -46,7 +46,7 @@ def done(run):
 
 @pytest.fixture
 def tiny(tmp_path) -> Path:
-    """A model of three nodes, two of them constant."""
+    """Return a model of three nodes, two of which are constant."""
     return saved(TINY, tmp_path / "tiny.onnx")
 
 

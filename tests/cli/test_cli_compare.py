@@ -38,7 +38,7 @@ def test_feeds(run, tiny, tmp_path):
     assert run("compare", tiny, tiny, "--feeds", tmp_path / "feeds.npz").code == 0
 
 
-def test_bench_of_models_side_by_side(run, done, swin, tiny, tmp_path):
+def test_bench_compares_models(run, done, swin, tiny, tmp_path):
     run("optimize", swin, "-o", tmp_path / "folded.onnx", "-q")
     few = ("bench", swin, tmp_path / "folded.onnx", "--rounds", 1, "--threads", 1)
     result = done(*few)

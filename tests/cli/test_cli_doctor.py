@@ -1,4 +1,4 @@
-"""`onnxfold doctor` describes the installation for bug reports."""
+"""Test that ``onnxfold doctor`` describes the installation for bug reports."""
 
 import importlib.metadata
 import json
@@ -16,7 +16,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_facts(capsys, home):
+def test_json_describes_packages_system_and_caches(capsys, home):
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     for package in ("onnxfold", "onnx", "onnx-ir", "onnxruntime", "numpy"):
@@ -27,7 +27,7 @@ def test_facts(capsys, home):
     assert found["caches"]["sessions"].startswith(str(home / "onnxfold" / "sessions"))
 
 
-def test_text(capsys):
+def test_text_lists_packages(capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "packages"
@@ -35,7 +35,7 @@ def test_text(capsys):
     assert any(line.split() == ["onnxruntime", version] for line in lines)
 
 
-def test_without_a_home(capsys, monkeypatch):
+def test_missing_home_folder(capsys, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/nonexistent")
     assert main(["doctor"]) == 0

@@ -13,7 +13,7 @@ from onnxfold.support.errors import UsageError
 
 
 def one_line(result, word):
-    """The command failed with one line on standard error that holds the word."""
+    """Assert that the command failed with one line on standard error that contains the word."""
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("onnxfold: error: ")
     assert result.err.count("\n") == 1
@@ -42,12 +42,12 @@ def raising(error):
         (MemoryError(), "out of memory"),
     ],
 )
-def test_an_error_is_one_line(run, tiny, monkeypatch, error, text):
+def test_errors_are_printed_in_one_line(run, tiny, monkeypatch, error, text):
     monkeypatch.setattr("onnxfold.tools.comparison.compare", raising(error))
     one_line(run("compare", tiny, tiny), text)
 
 
-def test_interrupted(run, tiny, monkeypatch):
+def test_interrupt_has_exit_code_130(run, tiny, monkeypatch):
     monkeypatch.setattr("onnxfold.tools.comparison.compare", raising(KeyboardInterrupt()))
     result = run("compare", tiny, tiny)
     assert result.code == 130
@@ -60,8 +60,8 @@ def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
     assert any(record.exc_info for record in caplog.records)
 
 
-def test_a_check_that_cannot_be_made(run, tmp_path):
-    """No other evaluator takes the place of onnxruntime: what it computes may differ."""
+def test_check_without_a_runnable_model_fails(run, tmp_path):
+    """No other evaluator replaces onnxruntime in a check, because its results may differ."""
     path = saved("g (float[2] x) => (float[2] y) { y = Nope(x) }", tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
     result = run("optimize", path, "-o", out, "--check", "1")
@@ -75,8 +75,8 @@ def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
     one_line(run("optimize", tiny, "-o", tiny), "tiny.onnx: there is not enough memory")
 
 
-def test_a_reader_that_goes_away(tiny):
-    """`onnxfold inspect m | head -0`: no traceback, no complaint."""
+def test_closed_output_pipe_is_not_an_error(tiny):
+    """`onnxfold inspect m | head -0` prints no error."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "onnxfold", "inspect", str(tiny)]
@@ -85,7 +85,7 @@ def test_a_reader_that_goes_away(tiny):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_an_ascii_terminal(tiny):
+def test_ascii_terminal_prints_ascii(tiny):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "onnxfold", "inspect", str(tiny)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -97,7 +97,7 @@ def test_an_ascii_terminal(tiny):
     ("text", "size"),
     [("4096", 4096), ("512MB", 512_000_000), ("512mib", 512 << 20), ("1.5 GB", 1_500_000_000)],
 )
-def test_sizes(text, size):
+def test_byte_sizes_are_parsed(text, size):
     assert byte_size(text) == size
 
 
@@ -116,7 +116,7 @@ g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] 
 """
 
 
-def test_reasons_name_what_the_reader_can_type(run, tmp_path):
+def test_reasons_name_options_of_the_interface(run, tmp_path):
     weight = np.ones((64, 64), np.float32)
     quantized = saved(QUANTIZED, tmp_path / "in.onnx", w=weight)
     out = tmp_path / "out.onnx"
@@ -129,7 +129,7 @@ def test_reasons_name_what_the_reader_can_type(run, tmp_path):
     assert onnxfold.optimize_file(quantized, out, keep=["Mattmul"]).warnings[0].startswith("keep ")
 
 
-def test_a_failing_check_names_the_option_of_the_command(run, tmp_path):
+def test_failing_check_names_the_option_of_the_command(run, tmp_path):
     path = saved(NOWHERE_VALID, tmp_path / "model.onnx")
     wanted = "give inputs with --feeds, or sizes of dimensions with"
     assert f"{wanted} --check-dim" in run("optimize", path, "-o", path, "--check", 1).err

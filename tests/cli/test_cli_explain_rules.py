@@ -6,7 +6,7 @@ TRANSPOSE = "/m/swin/embeddings/patch_embeddings/Transpose"
 ADD = "/m/swin/encoder/layers.0/blocks.0/attention/q_proj/Add"
 
 
-def test_one_rule_at_a_node(done, swin):
+def test_rule_at_a_node_is_explained(done, swin):
     printed = done("explain", swin, "--node", ADD, "--rule", "matmul_add").out
     assert f"Add {ADD}: rewritten by matmul_add_between_reshapes" in printed
     assert "condition    x.rank == 2\n" in printed
@@ -15,14 +15,14 @@ def test_one_rule_at_a_node(done, swin):
     assert "in the optimized model: no node has this name" in printed
 
 
-def test_the_closest_rules(done, swin):
+def test_closest_rules_are_explained(done, swin):
     printed = done("explain", swin, "--node", TRANSPOSE).out
     assert "no rule rewrote it" in printed
     assert "transpose_nothing" in printed
     assert "p.is_identity is false" in printed
 
 
-def test_the_document(done, swin):
+def test_json_has_failed_conditions(done, swin):
     command = ("explain", swin, "--node", TRANSPOSE, "--rule", "transpose_nothing", "--json")
     document = json.loads(done(*command).out)
     assert document["model"] == str(swin)
@@ -43,7 +43,7 @@ def test_the_document(done, swin):
         (("--node", "x"), "is an input of the graph"),
     ],
 )
-def test_mistakes_are_one_line(run, tiny, arguments, part):
+def test_usage_errors_are_one_line(run, tiny, arguments, part):
     result = run("explain", tiny, *arguments)
     assert (result.code, result.out) == (2, "")
     assert part in result.err

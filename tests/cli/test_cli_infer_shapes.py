@@ -1,4 +1,4 @@
-"""`onnxfold infer-shapes`: files, the table, and the document."""
+"""Test the files, table and JSON of ``onnxfold infer-shapes``."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_in_place(done, tiny):
     assert os.listdir(tiny.parent) == [tiny.name]
 
 
-def test_a_document(done, swin, tmp_path):
+def test_json(done, swin, tmp_path):
     result = done("infer-shapes", swin, "-o", tmp_path / "out.onnx", "--json")
     document = json.loads(result.out)
     assert document["source"] == str(swin) and document["target"] == str(tmp_path / "out.onnx")
@@ -40,7 +40,7 @@ def test_a_document(done, swin, tmp_path):
     assert document["not_inferred"] == {}
 
 
-def test_ops_without_inference(done, tmp_path):
+def test_ops_without_inference_are_listed(done, tmp_path):
     text = "g (float[N] x) => (float[N] y) { t = custom.F(x) u = Relu(t) y = Neg(u) }"
     source = saved(text, tmp_path / "in.onnx")
     result = done("infer-shapes", source, "-o", tmp_path / "out.onnx")

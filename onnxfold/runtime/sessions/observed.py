@@ -1,8 +1,8 @@
-"""Find the runtime constants of a session by observation, and fold them once.
+"""Detect the runtime constants of a session by comparing the inputs of its runs.
 
-`ObservedConstants` compares the inputs of successive runs. When worthwhile inputs repeat, a
-background thread opens a `Session` on the split model. Following runs then fold new values, and run
-entry. Runs that the split model cannot serve use the original session.
+If the values of worthwhile inputs repeat, `ObservedConstants` opens a `Session` on the split model
+in a background thread. Later runs fold each new value once and run entry. If the split model cannot
+compute a run, the original session computes it.
 """
 
 from __future__ import annotations
@@ -31,24 +31,27 @@ from onnxfold.support.tables import bytes_text, count_text
 logger = logging.getLogger("onnxfold")
 
 _FIRST_PAUSE = 200
-"""Number of runs for which values are not compared after they changed in `MOST_NEW` runs. Each
-further pause is twice as long."""
+"""Number of runs in the first pause, during which values are not compared. Each later pause is
+twice as long."""
 
 _MOST_FAILURES = 3
-"""Number of failures of entry, where the original session succeeds, after which it is not used."""
+"""The split model is not used any more after this number of runs in which it fails and the original
+session succeeds."""
 
 _MOST_SPLITS = 4
-"""Number of different splits of the model that a session tries."""
+"""Maximum number of times that a session splits the model."""
 
 _MISSES = 2
-"""Number of successive runs after which other inputs are held constant. The first runs of a server
-often repeat all inputs, and later ones only some of them."""
+"""The model is split by other inputs after this number of successive runs in which they repeat.
+
+The first runs of a server often repeat all inputs, and later runs repeat only some of them.
+"""
 
 _MOST_VALUES = 256
-"""Number of values that are remembered, if their folded tensors are small."""
+"""Maximum capacity of a `ValueHistory`. The capacity is lower if the folded tensors are large."""
 
 _MOST_SHAPES = 64
-"""Number of shapes of feeds for which the duration of an original run is remembered."""
+"""Maximum number of feed shapes for which a duration of the original session is recorded."""
 
 _CHANGING = f"the values changed in {MOST_NEW} successive runs"
 
@@ -58,22 +61,24 @@ Run = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True)
 class RuntimeConstants:
-    """The runtime constants of a session, found by observation or named by the caller.
+    """The runtime constants of a session, which the session detected or the caller named.
 
     Attributes:
-        state: "watching": inputs are compared. "preparing": the split model is being created.
-            "in use": values are folded. "paused": the values changed in every run, and are compared
-            again later. "off": the original session runs always.
-        names: The inputs that are held constant, or that are watched.
-        share: The share of a run's work that folding saves, from 0 to 1; 0 if it is unknown.
+        state: "watching": values are compared. "preparing": the split model is being created.
+            "in use": values are folded. "paused": values are not compared for some runs, because
+            they changed in every run or because folding saves too little. "off": the original
+            session always runs.
+        names: The inputs that are held constant. If no split model is in use, the watched inputs.
+        share: The share of a run's work that folding saves, from 0 to 1. 0 if it is unknown.
         reason: The reason for the state "off" or "paused".
         runs: Number of runs of entry.
         original_runs: Number of runs of the original session while inputs were compared.
         folds: Number of runs of runtime_fold.
-        original_seconds: Mean duration of runs of the original session; None before runs of entry
-            with the same shapes.
-        entry_seconds: Mean duration of the runs of entry with these shapes, without folds.
-        cached_bytes: Bytes of the folded tensors that are held.
+        original_seconds: Mean duration in seconds of runs of the original session. None before the
+            first run of entry with shapes for which the original session ran.
+        entry_seconds: Mean duration in seconds of the runs of entry with these shapes, without
+            folds.
+        cached_bytes: Size of the cached folded tensors in bytes.
         placements: The backend of each part of runtime_fold.
     """
 
@@ -105,24 +110,24 @@ class RuntimeConstants:
             before = self.original_seconds * 1000
             after = self.entry_seconds * 1000
             lines.append(f"a run takes {after:.2f} ms instead of {before:.2f} ms")
-        lines.append(f"{bytes_text(self.cached_bytes)} of folded tensors are held")
-        parts = Counter((each.backend, each.reason) for each in self.placements)
+        lines.append(f"{bytes_text(self.cached_bytes)} of folded tensors are cached")
+        parts = Counter((placement.backend, placement.reason) for placement in self.placements)
         for (backend, reason), count in parts.items():
-            why = "" if reason is None else f": {reason}"
-            lines.append(f"{count_text(count, 'part')} of runtime_fold on {backend}{why}")
+            suffix = "" if reason is None else f": {reason}"
+            lines.append(f"{count_text(count, 'part')} of runtime_fold on {backend}{suffix}")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class SplitSession:
-    """A session on the split model, with the share of the work that it folds."""
+    """A session on the split model, and the share of a run's work that it folds."""
 
     session: Session
     share: float
 
 
 class NotWorthwhileError(Exception):
-    """Holding these inputs constant saves too little; the message is the reason."""
+    """Holding these inputs constant saves too little. The message contains the reason."""
 
 
 @dataclass(eq=False)
@@ -131,8 +136,8 @@ class _InUse:
 
     Attributes:
         names: The inputs that are held constant.
-        required: Those of them without a default value.
-        last: The key of the value that was used last, with its handle.
+        required: The inputs in ``names`` that have no default value.
+        last: The key of the value that was folded last, and its handle.
     """
 
     names: frozenset[str]
@@ -144,19 +149,21 @@ class _InUse:
 
 
 class ObservedConstants:
-    """Runs a model by its original session, or by entry with folded runtime constants.
+    """Run a model on its original session, or on entry with folded runtime constants.
 
-    Threads may use it at the same time. In a forked process, it continues as in the parent; a
-    preparation that was running is started again when values repeat.
+    The class is thread-safe. A forked process continues in the same state. If a preparation was
+    running, the forked process starts it again when values repeat.
 
     Args:
-        name: The model, for log messages.
-        open_split: Opens a session on the model, split by inputs with these names, at these sizes
-            of symbolic dimensions. Called in another thread. It must not refer to this object.
-        sets: The sets of inputs that are worth holding constant, the largest share first.
+        name: The name of the model in log messages.
+        open_split: Opens a session on the model, split by the inputs with these names, for these
+            sizes of symbolic dimensions. It is called in another thread and must not refer to this
+            object.
+        sets: The sets of inputs that are worth holding constant, sorted by descending share of the
+            work.
         required: The inputs of the model without a default value.
         sizes_of: Returns the sizes of symbolic dimensions in a feed.
-        max_cache_bytes: Bound of the folded tensors.
+        max_cache_bytes: Maximum size of the cached folded tensors in bytes.
     """
 
     def __init__(
@@ -180,7 +187,7 @@ class ObservedConstants:
         self._is_awaited = False
         self._splits = 0
         self._misses = 0
-        """Number of successive runs in which other inputs than those in use repeated."""
+        """Number of successive runs in which inputs repeated that are not those in use."""
         self._in_use: _InUse | None = None
         self._folds_always = False
         self._off: str | None = None
@@ -198,8 +205,9 @@ class ObservedConstants:
 
         Args:
             names: The names of the inputs.
-            split: A session on the model that is split by them.
-            always: Whether every new value is folded, and the session is never closed.
+            split: A session on the model, split by these inputs.
+            always: Whether to fold every new value, and to keep the split model in use if the
+                values do not repeat.
         """
         held = frozenset(names)
         capacity = self._max_cache_bytes // max(1, split.session.setting_bytes)
@@ -214,18 +222,21 @@ class ObservedConstants:
         if not self._is_logged:
             self._is_logged = True
             found = ", ".join(sorted(held))
-            text = "%s: the values of %s repeat; %.0f %% of the work now runs once for each value"
+            text = "%s: the values of %s repeat, so %.0f %% of the work runs once for each value"
             logger.info(text, self._name, found, 100 * split.share)
 
     def prepare(
         self, names: Iterable[str], sizes: Mapping[str, int], *, is_awaited: bool = False
     ) -> None:
-        """Start to open the split model in a background thread, unless one is running.
+        """Start a background thread that opens the split model.
+
+        Nothing happens while such a thread is running, in the state "off", and after the maximum
+        number of splits.
 
         Args:
             names: The inputs to hold constant.
             sizes: Sizes of symbolic dimensions, by name.
-            is_awaited: Whether the next run waits until the split model is open.
+            is_awaited: Whether the next run waits for the split model.
         """
         held = sorted(names)
         with self._lock:
@@ -240,7 +251,7 @@ class ObservedConstants:
                 outcome: SplitSession | Exception
                 try:
                     outcome = open_split(held, sizes)
-                except Exception as error:  # of onnxfold, onnxruntime and the operating system
+                except Exception as error:  # onnxruntime's exceptions have no common base class
                     outcome = error
                 this = observer()
                 if this is not None:
@@ -252,13 +263,16 @@ class ObservedConstants:
             THIS_PROCESS.close_with(self, thread.close)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until a running preparation is finished, or for some seconds."""
+        """Wait until a running preparation is finished, for at most ``timeout`` seconds."""
         preparation = self._preparation.value
         if preparation is not None:
             preparation.join(timeout)
 
     def close(self) -> None:
-        """End the preparation and release the folded tensors; the original session still runs."""
+        """End the preparation and release the folded tensors.
+
+        Later runs use the original session.
+        """
         with self._lock:
             preparation = self._preparation.value
             self._off = self._off or "the session was closed"
@@ -277,7 +291,7 @@ class ObservedConstants:
         """Run the model on a feed.
 
         Args:
-            method: The method of `Handle` that runs entry.
+            method: The name of the method of `Handle` that runs entry.
             original: The same method of the original session.
             output_names: The names of the outputs.
             feed: The inputs.
@@ -291,18 +305,18 @@ class ObservedConstants:
             if self._off is not None or not isinstance(feed, Mapping):
                 return original(output_names, feed, run_options)
             if self._pause > 0:
-                self._pause -= 1  # threads may count a run less
+                self._pause -= 1  # without a lock: threads may count two runs as one
                 return original(output_names, feed, run_options)
             self._observe(feed)
             return self._timed_original(original, output_names, feed, run_options)
         if not isinstance(feed, Mapping):
-            return original(output_names, feed, run_options)  # raises its own error
+            return original(output_names, feed, run_options)  # onnxruntime raises its own error
         try:
             handle = self._handle_for(in_use, feed)
             if handle is not None:
                 return self._run_entry(in_use, handle, method, output_names, feed, run_options)
         except Exception as error:  # the exceptions of onnxruntime have no common base class
-            outputs = original(output_names, feed, run_options)  # may raise its own error
+            outputs = original(output_names, feed, run_options)  # may raise onnxruntime's own error
             self._count_failure(in_use, error)
             return outputs
         if not self._folds_always:
@@ -310,7 +324,7 @@ class ObservedConstants:
         return self._timed_original(original, output_names, feed, run_options)
 
     def report(self) -> RuntimeConstants:
-        """Return the runtime constants that were found, and the folds so far."""
+        """Return the current state, the runtime constants and the number of runs and folds."""
         with self._lock:
             in_use = self._in_use
             state: State = "watching"
@@ -347,7 +361,7 @@ class ObservedConstants:
         )
 
     def _observe(self, feed: Mapping[str, Feed]) -> None:
-        """Note the values of a run, and prepare the split model if worthwhile inputs repeat."""
+        """Record the values of a run, and prepare the split model if worthwhile inputs repeat."""
         with self._lock:
             if self._preparation.value is not None:
                 return
@@ -363,7 +377,7 @@ class ObservedConstants:
             self.prepare(names, self._sizes_of(feed))
 
     def _start_pause(self, reason: str) -> None:
-        """Stop comparing values for a while; the caller holds the lock."""
+        """Stop comparing values for `_next_pause` runs. The caller must hold the lock."""
         self._pause_reason = reason
         self._pause = self._next_pause
         self._next_pause *= 2
@@ -387,7 +401,7 @@ class ObservedConstants:
             self._preparation.set(None)
 
     def _turn_off(self, reason: str) -> None:
-        """Run the original session from now on."""
+        """Enter the state "off", in which the original session always runs."""
         with self._lock:
             if self._off is not None:
                 return
@@ -404,17 +418,17 @@ class ObservedConstants:
             in_use.split.session.close()
 
     def _handle_for(self, in_use: _InUse, feed: Mapping[str, Feed]) -> Handle | None:
-        """Return the folded tensors for a feed; None if the original session is to run."""
+        """Return the handle for a feed. None means that the original session must run."""
         if not in_use.required <= feed.keys():
-            return None  # the original session raises its own error
+            return None  # the original session raises onnxruntime's own error
         constants = {name: feed[name] for name in in_use.names if name in feed}
         keys = {name: content_key(value) for name, value in constants.items()}
-        if None in keys.values():  # such as a tensor on a GPU
+        if None in keys.values():  # for example, the elements of a tensor on a GPU are unknown
             return None
         key = tuple(sorted(keys.items()))
         with self._lock:
             last = in_use.last
-            is_folded = in_use.history.add(key) or self._folds_always
+            should_fold = in_use.history.add(key) or self._folds_always
             is_changing = in_use.history.new_values >= MOST_NEW and not self._folds_always
         if last is not None and last[0] == key:
             return last[1]
@@ -423,7 +437,7 @@ class ObservedConstants:
             with self._lock:
                 self._start_pause(_CHANGING)
             return None
-        if not is_folded:
+        if not should_fold:
             return None
         handle = in_use.split.session.fold(constants)
         in_use.last = key, handle
@@ -446,7 +460,9 @@ class ObservedConstants:
         return outputs
 
     def _count_failure(self, in_use: _InUse, error: Exception) -> None:
-        logger.debug("%s: the original session runs instead: %s", self._name, error)
+        logger.debug(
+            "%s: the split model failed, so the original session ran: %s", self._name, error
+        )
         in_use.failures += 1
         if in_use.failures >= _MOST_FAILURES:
             self._turn_off(f"the split model fails: {error}")
@@ -471,12 +487,12 @@ class _Durations:
         self._entry_seconds = 0.0
 
     def add_original(self, feed: Mapping[str, Feed], seconds: float) -> None:
-        """Note the duration of a run of the original session."""
+        """Record the duration of a run of the original session."""
         if len(self._originals) < _MOST_SHAPES:
             self._originals[_shapes(feed)] = seconds
 
     def add_entry(self, feed: Mapping[str, Feed], seconds: float) -> None:
-        """Note the duration of a run of entry, if the original session ran with these shapes."""
+        """Record the duration of a run of entry if the original session ran with these shapes."""
         original = self._originals.get(_shapes(feed))
         if original is not None:
             self._count += 1

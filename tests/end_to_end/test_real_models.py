@@ -120,7 +120,7 @@ def test_higher_levels_do_not_have_more_nodes(model, ops_at_each_level):
 
 
 def test_onnxruntime_fuses_the_same_ops(ops_at_each_level):
-    """At level 2, the scales of attention are folded into the weights instead of the products."""
+    """At level 2, the weights contain the scales of attention, so no product has a scale."""
     original, *levels = ops_at_each_level(FILES[0])
     fused = {op: count for op, count in original.items() if op.startswith("com.microsoft::")}
     exact, inexact, _ = levels

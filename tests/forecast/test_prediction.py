@@ -1,4 +1,4 @@
-"""What was predicted bounds what the system measured, in fresh processes."""
+"""Test that predicted memory bounds the memory measured in new processes."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ def random(*shape):
 
 
 def transposed(path, size=4608):
-    """Weights of 85 MB each that are transposed: more than stays in memory."""
+    """Save a model that transposes two weights, which exceed 64 MiB: their pages are released."""
     text = f"""g (float[1,{size}] x) => (float[1,{size}] y) {{
         t0 = Transpose<perm=[1,0]>(w0) h = MatMul(x, t0)
         t1 = Transpose<perm=[1,0]>(w1) y = MatMul(h, t1) }}"""
@@ -50,14 +50,14 @@ def as_a_whole(path):
 
 
 def embedding(path):
-    """210 MB of float32, cast to half of it and transposed."""
+    """Save a model that casts a weight of 210 MB from float32 to float16 and transposes it."""
     text = """g (float16[1,1024] x) => (float16[1,51200] y)
         { c = Cast<to=10>(e) t = Transpose<perm=[1,0]>(c) y = MatMul(x, t) }"""
     model(path, text, e=random(51_200, 1024))
 
 
 def assert_holds(predicted: float, measured: float) -> None:
-    """The prediction is a bound, and not one that says nothing."""
+    """Assert that the prediction is an upper bound that is not too loose."""
     assert measured <= predicted * 1.02, (predicted, measured)
     assert predicted <= measured * 2.5, (predicted, measured)
 
@@ -106,7 +106,7 @@ plan = onnxfold.plan(sys.argv[1])
 assert plan.prediction.bytes_written
 print(peak_rss_bytes() - before)
 """
-    # with onnxruntime, which is asked what it computes exactly
+    # includes onnxruntime, with which the plan determines the ops that are computed exactly
     assert int(python("-c", code, tmp_path / "in.onnx")) < 60 << 20
 
 
@@ -123,11 +123,11 @@ def test_shared_weights_are_not_written(tmp_path):
     report = onnxfold.optimize_file(source, tmp_path / "out.onnx", share_weights=True)
     assert size < report.bytes_written < size + 2000
     assert abs(report.bytes_written - shared.bytes_written) < 2000
-    # the old weights that it refers to are the result's, too, those that it replaces are not
+    # bytes_after includes the shared weight in the source, but not the weight that was replaced
     assert 2 * size < report.bytes_after < 2 * size + 2000
 
 
-def test_what_constants_take_is_bounded_by_the_limit(tmp_path):
+def test_the_memory_limit_bounds_the_memory_of_constants(tmp_path):
     as_a_whole(tmp_path / "in.onnx")
     most = onnxfold.plan(tmp_path / "in.onnx").prediction
     least = onnxfold.plan(tmp_path / "in.onnx", memory_limit=128 << 20).prediction
@@ -135,7 +135,7 @@ def test_what_constants_take_is_bounded_by_the_limit(tmp_path):
     assert least.memory["constants"] < 160 << 20
 
 
-def test_a_plan_says_why(tmp_path):
+def test_a_plan_contains_decisions(tmp_path):
     transposed(tmp_path / "in.onnx", 256)
     plan = onnxfold.plan(tmp_path / "in.onnx", explain=True)
     assert (plan.nodes, plan.folded) == (4, 2)
@@ -149,14 +149,14 @@ def test_passes_that_fold_nothing_have_no_plan(tmp_path):
         onnxfold.plan(tmp_path / "in.onnx", passes=["dead-code"])
 
 
-def test_a_plan_refuses_names_of_rules_that_do_not_exist(tmp_path):
+def test_a_plan_rejects_unknown_names_of_rules(tmp_path):
     transposed(tmp_path / "in.onnx", 8)
     with pytest.raises(onnxfold.UsageError, match="'matmul_ad'"):
         onnxfold.plan(tmp_path / "in.onnx", disable=["matmul_ad"])
 
 
-def test_a_sequence_of_constants_that_is_read_twice(tmp_path):
-    """Rules replace its parts."""
+def test_a_constant_sequence_with_two_consumers_is_folded(tmp_path):
+    """Rules replace the elements of the sequence."""
     proto = parse(
         """g (float[9, 8] x) => (float[9, 8] y, float[9, 8] z) {
             halves = SplitToSequence <axis = -1> (table, four)

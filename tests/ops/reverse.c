@@ -1,5 +1,5 @@
-/* A library of custom ops for onnxruntime: tests::Reverse, which reverses the last axis. The functions of onnxruntime's C API are called by their index in its table, which
-   never changes. */
+/* A library of custom ops for onnxruntime with the op tests::Reverse, which reverses the last axis.
+   It calls functions of onnxruntime's C API by their index in the table, which never changes. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-"""The definitions of ops: complete, and of ops that exist."""
+"""Test that the definitions of ops are complete and that the ops exist."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def line_of(row) -> str:
 
 
 def test_the_aspects_of_each_op():
-    """To accept a change, correct the lines in aspects.txt. Releases of onnx have other ops."""
+    """To accept a change, edit aspects.txt. Ops that a release of onnx lacks are not compared."""
     found = dict(line_of(row).split(": ") for row in aspects() if row.domain != "tests")
     expected = dict(line.split(": ") for line in TABLE.read_text().splitlines())
     common = found.keys() & expected.keys()
@@ -43,14 +43,14 @@ def test_defined_ops_exist():
     assert {(d.domain, d.op_type) for d in own_definitions()} <= names
 
 
-def test_kernels_are_those_of_opsets_that_have_them():
+def test_a_kernel_depends_on_the_opset_and_the_domain():
     assert find("Clip", "", 11).kernel is None
     assert find("Clip", "", 12).kernel is not None
     assert find("Clip", "ai.onnx").kernel is not None
     assert find("Add", "com.microsoft").kernel is None
 
 
-def test_an_op_without_definition_has_the_defaults():
+def test_an_op_without_a_definition_has_defaults():
     unknown = find("Unheard", "of.it")
     assert type(unknown) is Op
     assert unknown.kernel is None
@@ -58,7 +58,7 @@ def test_an_op_without_definition_has_the_defaults():
     assert unknown.cost([(2, 3)], [(2, 3)], {}) is None
 
 
-def test_a_later_definition_replaces_one_of_the_same_opset():
+def test_a_later_definition_replaces_an_earlier_one():
     @op("tests::Twice")
     class First(Op):
         """The first definition."""

@@ -1,4 +1,4 @@
-"""A custom op that ten lines define, with its library, which the test builds."""
+"""Test a custom op with a definition in Python and a library that the test compiles."""
 
 import shutil
 import subprocess
@@ -64,21 +64,21 @@ def test_constant_calls_are_folded(library):
     np.testing.assert_array_equal(run(made, library, x), run(parsed(FOLDED), library, x))
 
 
-def test_without_the_library_the_call_stays_with_a_reason():
+def test_calls_are_not_folded_without_the_library():
     made = onnxfold.optimize(parsed(FOLDED), ops=[OPS])
     assert ops_of(made) == ["Reverse", "Add"]
     (decision,) = onnxfold.plan(parsed(FOLDED), ops=[OPS]).decisions
     assert "custom_ops" in str(decision.reason)
 
 
-def test_shapes_flow_through_it(library):
+def test_shape_inference_uses_the_definition(library):
     made = onnxfold.optimize(parsed(SHAPED), ops=[OPS])
     assert ops_of(made) == ["Reverse", "Reshape"]
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     np.testing.assert_array_equal(run(made, library, x), run(parsed(SHAPED), library, x))
 
 
-def test_infer_shapes_records_its_type():
+def test_infer_shapes_records_the_type_of_the_result():
     made = onnxfold.infer_shapes(parsed(SHAPED), ops=[OPS])
     (value,) = [value for value in made.graph.value_info if value.name == "r"]
     dims = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -96,7 +96,7 @@ def test_command_line_compares(library, tmp_path, capsys):
     assert main(["compare", str(source), str(out), "--custom-ops", str(library)]) == 0
 
 
-def test_a_rule_about_it_is_certified(library):
+def test_a_rule_about_a_custom_op_is_certified(library):
     custom = op.domain("tests")
 
     @rule
@@ -122,7 +122,7 @@ def test_a_rule_about_it_is_certified(library):
         ("from onnxfold import nothing", "cannot load the ops: line 1"),
     ],
 )
-def test_files_without_definitions_are_refused(tmp_path, text, message):
+def test_files_without_definitions_are_rejected(tmp_path, text, message):
     path = tmp_path / "wrong.py"
     path.write_text(text)
     with pytest.raises(onnxfold.UsageError, match=message):

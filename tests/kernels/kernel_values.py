@@ -20,19 +20,19 @@ STRING = np.dtype(object)
 EVERY = [BOOL, *NUMBERS, *FLOAT8, *WIDTHS, STRING]
 
 
-def taken(op_type: str, opset: int) -> list[np.dtype]:
-    """The element types of the first operand of an op, by its schema."""
+def supported_dtypes(op_type: str, opset: int) -> list[np.dtype]:
+    """Return the element types that the schema of an op allows for its first operand."""
     first = onnx.defs.get_schema(op_type, opset).inputs[0]
     names = {f"tensor({ir.DataType.from_numpy(d).name.lower()})": d for d in EVERY}
     return [dtype for name, dtype in names.items() if name in first.types]
 
 
 def edges(dtype: np.dtype) -> np.ndarray:
-    """The values at which an implementation is most likely to be wrong."""
+    """Return the values at which an implementation is most likely to be wrong."""
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
-        wanted = [0, 1, 2, 3, 5, 7, -1, -2, -3, -7, info.min, info.min + 1, info.max, info.max - 1]
-        return np.array([v for v in wanted if info.min <= v <= info.max], dtype)
+        numbers = [0, 1, 2, 3, 5, 7, -1, -2, -3, -7, info.min, info.min + 1, info.max, info.max - 1]
+        return np.array([v for v in numbers if info.min <= v <= info.max], dtype)
     if dtype in FLOATS:
         info = ml_dtypes.finfo(dtype)
         tiny = [float(info.smallest_subnormal), float(info.tiny), float(info.max)]
@@ -42,7 +42,7 @@ def edges(dtype: np.dtype) -> np.ndarray:
 
 
 def random_bits(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Random bit patterns: all kinds of NaN and subnormals among them."""
+    """Return random bit patterns, including all kinds of NaN and subnormals."""
     if dtype == STRING:
         pool = np.array(["", "a", "b", "ab", "ä", "long enough not to be stored inline"], object)
         return np.asarray(pool[rng.integers(0, len(pool), shape or 1)]).reshape(shape)
@@ -56,12 +56,12 @@ def random_bits(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...
 
 
 def patterns(dtype: np.dtype) -> np.ndarray:
-    """Every bit pattern of a type of at most 16 bits."""
+    """Return every bit pattern of a type with at most 16 bits."""
     if dtype == BOOL:
         return np.array([False, True])
     width = WIDTHS.get(dtype, 8 * dtype.itemsize)
     raw = np.arange(1 << width, dtype=f"u{dtype.itemsize}")
-    if dtype.name in ("int2", "int4"):  # ml_dtypes keeps them with their sign in all bits
+    if dtype.name in ("int2", "int4"):  # ml_dtypes sign-extends them to 8 bits
         sign = np.uint8(1 << (width - 1))
         raw = (raw ^ sign) - sign
     return raw.view(dtype)
@@ -77,17 +77,20 @@ def moderate(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) 
 
 
 def operand(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Edges, values of ordinary size and random bits, mixed; of few elements, some of each."""
+    """Return edge values, moderate values and random bits in random order.
+
+    For more than 1,000 elements, the result is one-dimensional and contains all of these values.
+    """
     count = int(np.prod(shape, dtype=np.int64))
     parts = [edges(dtype), moderate(rng, dtype, (count,)), random_bits(rng, dtype, (count,))]
-    if count > 1000:  # each edge at several places of a vector register
+    if count > 1000:  # each edge value at several positions of a vector register
         parts[0] = np.resize(parts[0], parts[0].size * 7 + 3)
         return np.asarray(rng.permutation(np.concatenate(parts)))
     return np.asarray(rng.permutation(np.concatenate(parts)))[:count].reshape(shape)
 
 
 def strided(x: np.ndarray) -> np.ndarray:
-    """The same values behind strides that are not C-contiguous."""
+    """Return the same values in an array that is not C-contiguous."""
     wide = np.empty([2 * d + 1 for d in x.shape], x.dtype)
     view = wide[(*(slice(None, -1, 2) for _ in x.shape), ...)]
     view[...] = x

@@ -1,4 +1,4 @@
-"""Cast over all pairs of dtypes: random bits, edges, midpoints between representable values."""
+"""Test Cast for all pairs of dtypes with random bits, edge values and midpoints."""
 
 import functools
 
@@ -17,8 +17,8 @@ NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), *values.FLOAT8, va
 
 
 @functools.cache
-def telling(dtype: np.dtype) -> np.ndarray:
-    """Every bit pattern of a narrow type, and of a wide one those that may go wrong."""
+def cast_inputs(dtype: np.dtype) -> np.ndarray:
+    """Return every bit pattern of a narrow type, or error-prone values of a wide type."""
     if dtype.itemsize <= 2:
         return values.patterns(dtype)
     rng = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def telling(dtype: np.dtype) -> np.ndarray:
 
 
 def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
-    """The values of a narrow dtype, the midpoints between them, and the neighbours of those."""
+    """Return values of a narrow dtype, the midpoints between them and the midpoints' neighbors."""
     if narrow.itemsize == 2:
         raw = np.arange(0, 1 << 16, 7, dtype=np.uint16)
         here = raw.view(narrow)
@@ -59,8 +59,8 @@ def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
     return np.concatenate([a.astype(dtype), middle, up, down])
 
 
-def split_by_kernel(x: np.ndarray, to: int) -> np.ndarray:
-    """The part of the data that a data-dependent kernel accepts."""
+def accepted_values(x: np.ndarray, to: int) -> np.ndarray:
+    """Return the values that a data-dependent kernel accepts."""
     target = ir.DataType(to).numpy()
     if target in values.INTEGERS and x.dtype.name.startswith(("float", "bfloat")):
         wide = x.astype(np.float64)
@@ -72,17 +72,17 @@ def split_by_kernel(x: np.ndarray, to: int) -> np.ndarray:
 
 @pytest.mark.parametrize("source", DTYPES, ids=str)
 def test_cast(source):
-    x = telling(source)
+    x = cast_inputs(source)
     for target in DTYPES:
         to = int(ir.DataType.from_numpy(target))
         opset = 25 if {"int2", "uint2", "float8_e8m0fnu"} & {source.name, target.name} else 23
-        outcome = compare("Cast", [split_by_kernel(x, to)], {"to": to}, opset=opset)
-        known = kernel_of("Cast", opset).kind_for([source], {"to": to})
-        if known is Kind.ELEMENTWISE:
+        outcome = compare("Cast", [accepted_values(x, to)], {"to": to}, opset=opset)
+        kind = kernel_of("Cast", opset).kind_for([source], {"to": to})
+        if kind is Kind.ELEMENTWISE:
             assert outcome != "declined", target
 
 
-def test_what_most_models_cast_is_exact():
+def test_casts_between_common_types_are_exact():
     plain = [values.BOOL, *values.NUMBERS]
     for source in plain:
         for target in plain:
@@ -95,7 +95,7 @@ def test_what_most_models_cast_is_exact():
 
 @pytest.mark.parametrize("target", values.INTEGERS, ids=str)
 @pytest.mark.parametrize("source", values.FLOATS, ids=str)
-def test_floats_out_of_an_integers_range_are_left_alone(source, target):
+def test_floats_out_of_the_integer_range_are_left_to_onnxruntime(source, target):
     to = int(ir.DataType.from_numpy(target))
     info = np.iinfo(target)
     outside = [np.nan, np.inf, -np.inf]

@@ -1,4 +1,4 @@
-"""Every NumPy kernel against onnxruntime: its rows, for each type and opset of the op's schema."""
+"""Compare every NumPy kernel with onnxruntime for each type and opset of the op's schema."""
 
 import itertools
 import time
@@ -22,8 +22,8 @@ NEWEST = 24 if knows(24) else 23
 class Row(NamedTuple):
     """Operands and attributes of a node.
 
-    An operand is an array, a shape (values of the type that is tested), a function of the type, or
-    None where it is left out.
+    An operand is an array, a shape for values of the tested type, a function of the tested type, or
+    None for an omitted operand.
     """
 
     inputs: tuple[Any, ...]
@@ -156,16 +156,16 @@ ROWS: dict[tuple[str, int], list[Row]] = {
     ],
 }
 
-LEAVES: dict[str, list[np.dtype]] = {
+DECLINED_DTYPES: dict[str, list[np.dtype]] = {
     "Clip": [np.dtype(np.int64)],
     "Equal": [values.STRING],
     **dict.fromkeys(("Mod", "Range"), values.FLOATS),
 }
-"""Element types that kernels leave to onnxruntime, of those in the schema."""
+"""Element types of the schema that the kernels leave to onnxruntime."""
 DECLINING = {"Cast", "CastLike", "Split"}
 """Ops whose kernels leave some values to onnxruntime."""
 if cpu_family() is CpuFamily.ARM64:
-    LEAVES["Reciprocal"] = [np.dtype(np.float32)]
+    DECLINED_DTYPES["Reciprocal"] = [np.dtype(np.float32)]
     DECLINING |= {"Clip"}
 
 
@@ -178,8 +178,8 @@ def rows_of(op_type: str, opset: int) -> list[Row]:
     return ROWS[op_type, max(since for op, since in ROWS if op == op_type and since <= opset)]
 
 
-def forms() -> list[Any]:
-    """Each kernel at the opsets at which the op or its rows changed, and at the newest."""
+def kernel_opsets() -> list[Any]:
+    """Return each kernel at the opsets that change the op or its rows, and at the newest opset."""
     found = []
     for op_type in sorted({op for op, _ in ROWS}):
         at = {since for op, since in ROWS if op == op_type}
@@ -191,24 +191,24 @@ def forms() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("op_type", "opset"), forms())
+@pytest.mark.parametrize(("op_type", "opset"), kernel_opsets())
 def test_rows(op_type, opset):
     rng = np.random.default_rng(0)
-    dtypes = values.taken(op_type, opset)
+    dtypes = values.supported_dtypes(op_type, opset)
     assert dtypes
     for dtype in dtypes:
         outcomes = []
         for inputs, attributes, n_outputs in rows_of(op_type, opset):
             if dtype is not dtypes[0] and all(isinstance(x, np.ndarray) for x in inputs):
-                continue  # the same for each type
+                continue  # the operands are the same for each type
             given = [_array(spec, rng, dtype) for spec in inputs]
             if op_type in ("Div", "Mod") and dtype in values.INTEGERS:
                 _avoid_traps(*given)
             outcomes.append(compare(op_type, given, attributes, opset=opset, n_outputs=n_outputs))
-        leaves = {"declined"} if dtype in LEAVES.get(op_type, ()) else set()
-        allowed = leaves or {"same", "unsupported", *(["declined"] * (op_type in DECLINING))}
+        declined = {"declined"} if dtype in DECLINED_DTYPES.get(op_type, ()) else set()
+        allowed = declined or {"same", "unsupported", *(["declined"] * (op_type in DECLINING))}
         assert set(outcomes) <= allowed, (dtype, outcomes)
-        assert leaves or op_type == "Cast" or set(outcomes) != {"declined"}, dtype
+        assert declined or op_type == "Cast" or set(outcomes) != {"declined"}, dtype
 
 
 def _array(spec: Any, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray | None:
@@ -226,13 +226,13 @@ def _avoid_traps(a: np.ndarray, b: np.ndarray) -> None:
 @pytest.mark.parametrize(
     "op_type", sorted({op for op, _ in ROWS if kernel_of(op, OPSET).n_required < 3})
 )
-def test_other_types_are_left_alone(op_type):
-    """A kernel that is not for all types computes those of the schema, and nothing else."""
-    taken = values.taken(op_type, OPSET)
+def test_types_outside_the_schema_are_left_to_onnxruntime(op_type):
+    """Kernels that do not support all types decline types outside the schema."""
+    supported = values.supported_dtypes(op_type, OPSET)
     first = rows_of(op_type, OPSET)[0]
-    if len(taken) > len(values.NUMBERS) + 1 or op_type in ("ConstantOfShape", "Shape", "Size"):
+    if len(supported) > len(values.NUMBERS) + 1 or op_type in ("ConstantOfShape", "Shape", "Size"):
         return
-    for dtype in {values.BOOL, *values.NUMBERS}.difference(taken):
+    for dtype in {values.BOOL, *values.NUMBERS}.difference(supported):
         given = [np.ones(2, dtype) if isinstance(s, tuple) else s for s in first.inputs]
         if all(isinstance(s, tuple) for s in first.inputs):
             with pytest.raises(NotExact):
@@ -272,7 +272,7 @@ RANDOM = {
     "Tile": (lambda rng, s: row((*s, 2), i64(*rng.integers(0, 4, len(s) + 1))), 0),
     "Gather": (gathered, 0),
 }
-"""What makes a row (of a random shape), and which part of the rows at most may be refused."""
+"""Functions that make a row of a random shape, and the maximum share of rows that may fail."""
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -291,7 +291,7 @@ MOST = np.iinfo(np.int64).max
 F = np.float32([[1.5, -2.0, 0.25], [4.0, 3.0, -1.0]])
 
 
-def test_left_to_onnxruntime():
+def test_fmod_of_integers_is_left_to_onnxruntime():
     with pytest.raises(NotExact):
         kernel_results("Mod", [i64(7), i64(2)], {"fmod": 1})
 
@@ -303,7 +303,7 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes"),
     [
-        # no result, or onnxruntime would end the process
+        # The node has no result, or onnxruntime would end the process.
         *[("Reshape", [np.zeros((2, 6)), i64(*s)], {}) for s in ([5], [0, 0, 0], [-1, -1])],
         *[("Reshape", [np.zeros((2, 6)), i64(*s)], {}) for s in ([-2, 6], [7, -1])],
         *[("Flatten", [np.zeros((2, 3))], {"axis": axis}) for axis in (3, -3)],
@@ -313,12 +313,12 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
         ("Range", [number(0), number(1), number(0)], {}),
         *[("Gather", [np.zeros((2, 3)), i64(index)], {}) for index in (2, -3, 2**40)],
         ("Gather", [np.float32(1), i64(0)], {}),
-        # onnxruntime copies the first string of each slice
+        # onnxruntime copies only the first string of each slice.
         ("Gather", [np.array([["a", "b"]], object), i64(0)], {}),
         ("Gather", [np.array([["a", "b"]], "S1"), i64(0)], {}),
         *[(op, [i64(1, 1), i64(1, 0)], {}) for op in ("Div", "Mod")],
         *[(op, [-i64(MOST, MOST) - 1, i64(1, -1)], {}) for op in ("Div", "Mod")],
-        # larger than any memory
+        # The result is larger than any memory.
         ("Expand", [np.float32(1), i64(2**40, 2**40)], {}),
         ("Expand", [np.float32(1), i64(*[1] * 33)], {}),  # more axes than NumPy broadcasts
         *[("ConstantOfShape", [i64(*s)], {}) for s in ([2**40, 2**40], [-1], [1] * 70)],
@@ -329,7 +329,7 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
         ("Reshape", [np.broadcast_to(np.arange(3.0), (2**40, 3)), i64(-1)], {}),
     ],
 )
-def test_refused(op_type, inputs, attributes):
+def test_invalid_or_huge_operands_are_refused(op_type, inputs, attributes):
     with pytest.raises(Unfoldable):
         kernel_results(op_type, inputs, attributes)
 
@@ -347,7 +347,7 @@ def test_impossible_splits_are_refused():
         kernel_results("Split", [np.zeros(2)], {"num_outputs": 5}, n_outputs=5)
 
 
-def test_strings():
+def test_strings_are_gathered():
     for array in (np.array([["a", "b"]], object), np.array([["a", "b"]], "S1")):
         assert kernel_results("Gather", [array, i64(1)], {"axis": 1})[0].tolist() == [[array[0, 1]]]
 
@@ -375,25 +375,25 @@ except NotExact:
 """
 
 
-def test_floats_are_left_to_onnxruntime_on_cpus_that_were_not_tested():
+def test_floats_are_left_to_onnxruntime_on_unknown_cpus():
     assert python("-c", UNKNOWN_CPU) == "[2, 2, 2]\n"
 
 
-def test_kind_follows_the_dtypes():
+def test_kind_depends_on_the_dtypes():
     div = kernel_of("Div", 14)
     f32 = np.dtype(np.float32)
     i32 = np.dtype(np.int32)
     assert div.kind_for([f32, f32], {}) is Kind.ELEMENTWISE
     assert div.kind_for([i32, i32], {}) is Kind.GENERAL
     assert kernel_of("Clip", 13).kind_for([i32, i32, i32], {}) is Kind.ELEMENTWISE
-    of_floats = Kind.ELEMENTWISE if cpu_family() is CpuFamily.X86_64 else Kind.GENERAL
-    assert kernel_of("Clip", 13).kind_for([f32, f32, f32], {}) is of_floats
+    float_kind = Kind.ELEMENTWISE if cpu_family() is CpuFamily.X86_64 else Kind.GENERAL
+    assert kernel_of("Clip", 13).kind_for([f32, f32, f32], {}) is float_kind
     assert kernel_of("Clip", 13).kind_for([np.dtype(np.int64)] * 3, {}) is Kind.GENERAL
     assert kernel_of("Add", 14).kind_for([values.FLOAT8[0]] * 2, {}) is Kind.GENERAL
     assert div.kind_for([f32, f32], {"unheard_of": 1}) is Kind.GENERAL
 
 
-def test_views_of_a_huge_broadcast_cost_nothing():
+def test_views_of_a_huge_broadcast_are_not_copied():
     side = 1 << 20
     big = np.broadcast_to(np.float32(1), (side, side))
     for op_type, inputs, attributes in [
@@ -416,8 +416,8 @@ def test_views_of_a_huge_broadcast_cost_nothing():
     assert kernel_results("Size", [big])[0] == side * side
 
 
-def test_scalars_are_cheap():
-    """Ten thousand scalar calls happen in a model: far below a second, with a wide margin here."""
+def test_scalar_calls_are_fast():
+    """A model can contain ten thousand scalar nodes. The limit of 2 s has a wide margin."""
     one = np.float32(1.5).reshape(())
     start = time.process_time()
     for _ in range(10_000):

@@ -1,4 +1,4 @@
-"""What onnxruntime computes differently with more threads, and which of two zeros it selects."""
+"""Test results that depend on onnxruntime's threads, signed zeros in Where and order of int64."""
 
 import numpy as np
 import onnx
@@ -33,20 +33,20 @@ def run(proto: onnx.ModelProto, threads: int) -> bytes:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_result_that_depends_on_the_threads_stays(name):
+def test_results_that_depend_on_the_threads_are_not_folded(name):
     proto = model(*CASES[name])
-    settled = run(proto, 1) == run(proto, 3)
+    is_stable = run(proto, 1) == run(proto, 3)
     folded = onnxfold.optimize(proto)
-    assert len(folded.graph.node) == (1 if settled else 2)
+    assert len(folded.graph.node) == (1 if is_stable else 2)
     for threads in (1, 2, 3):
         assert run(folded, threads) == run(proto, threads)
 
 
-def test_the_reason_is_recorded_and_level_2_folds(tmp_path):
+def test_report_has_the_reason_and_level_2_folds(tmp_path):
     proto = model(*CASES["a matrix times a column"])
     onnx.save(proto, tmp_path / "in.onnx")
     report = onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
-    if run(proto, 1) == run(proto, 3):  # what it depends on is the processor, too
+    if run(proto, 1) == run(proto, 3):  # whether it depends on the threads also depends on the CPU
         assert not report.kept
     else:
         (kept,) = report.kept
@@ -56,7 +56,7 @@ def test_the_reason_is_recorded_and_level_2_folds(tmp_path):
     assert dict(report.nodes_after) == {"Add": 1}
 
 
-def test_the_others_of_the_model_fold():
+def test_other_nodes_of_the_model_are_folded():
     proto = parse(
         """g (float[1,1] x) => (y, z)
         { c = MatMul(w0, w1) e = Exp(v) t = Tanh(e) y = Add(x, c) z = Add(y, t) }""",
@@ -96,7 +96,7 @@ def assert_same_bits(op_type: str, arrays: list[np.ndarray], *, fold_all: bool =
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shapes", ZEROS)
 def test_signed_zeros_through_where(dtype, shapes):
-    """onnxruntime selects by value, axis by axis."""
+    """onnxruntime's Where selects by value, one axis at a time."""
     rng = np.random.default_rng(0)
     for _ in range(8):
         arrays = [rng.choice(np.array([-0.0, 0.0, -0.0, 1, np.nan], dtype), s) for s in shapes]
@@ -106,7 +106,7 @@ def test_signed_zeros_through_where(dtype, shapes):
 @pytest.mark.parametrize("op_type", ["Max", "Min", "Clip", "Relu", "Sign"])
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_order_of_int64(op_type, fold_all):
-    """In some vector registers onnxruntime does not find the greater number."""
+    """onnxruntime's SIMD code compares the lower halves of int64 as signed numbers."""
     rng = np.random.default_rng(0)
     for shapes in (((50,), (50,)), ((7, 1), (1, 9)), ((50,), ()), ((50,), (1,))):
         x, y = (np.asarray(rng.choice(NUMBERS, shape)) for shape in shapes)

@@ -1,7 +1,8 @@
-"""onnxruntime computes an element of these ops alike at all positions, or rules know of it.
+"""Test that onnxruntime's result for an element does not depend on its position.
 
-Vector code computes most elements of a tensor, and scalar code the last ones. `make test-cpus` runs
-this on CPUs with other vector instructions.
+The tests skip ops and dtypes that rules treat as position-dependent. Vector code computes most
+elements of a tensor, and scalar code computes the last ones. `make test-cpus` runs these tests on
+CPUs with other vector instructions.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from kernel_rows import OPSET, assert_identical, onnxruntime_results
-from kernel_values import FLOATS, NUMBERS, edges, moderate, random_bits, taken
+from kernel_values import FLOATS, NUMBERS, edges, moderate, random_bits, supported_dtypes
 
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.ops import Trait, ops_with
@@ -17,12 +18,12 @@ from onnxfold.rewrite.matched import Matched
 
 UNARY = [*ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED)]
 BINARY = ["Add", "Div", "Mul", "Sub"]
-# Vectors have up to 16 elements of 32 bits, and loops process up to four of them at once.
+# Vectors have up to 16 elements of 32 bits. Loops process up to four vectors at once.
 LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65, 1000)
 
 
-def telling_values(dtype: np.dtype) -> np.ndarray:
-    """Some values of a dtype, without NaN and each once."""
+def sample_values(dtype: np.dtype) -> np.ndarray:
+    """Return distinct values of a dtype without NaN."""
     rng = np.random.default_rng(0)
     parts = [edges(dtype), moderate(rng, dtype, (40,)), random_bits(rng, dtype, (40,))]
     found = np.concatenate(parts)
@@ -32,8 +33,8 @@ def telling_values(dtype: np.dtype) -> np.ndarray:
     return rng.permutation(bits).view(dtype)
 
 
-def varies(op_type: str, dtype: np.dtype, attributes: dict[str, object]) -> bool:
-    """Whether rules take a result for one that depends on the position."""
+def is_position_dependent(op_type: str, dtype: np.dtype, attributes: dict[str, object]) -> bool:
+    """Return whether rules treat the result of an op as position-dependent."""
     node = onnx.helper.make_node(op_type, ["x"], ["y"], **attributes)
     kind = ir.DataType.from_numpy(dtype).value
     given = onnx.helper.make_tensor_value_info("x", kind, ["N"])
@@ -42,11 +43,13 @@ def varies(op_type: str, dtype: np.dtype, attributes: dict[str, object]) -> bool
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     of_model = ir.from_proto(onnx.shape_inference.infer_shapes(model))
-    made = Matched(of_model.graph.outputs[0], ModelFacts(of_model))
-    return made.is_position_dependent or made.is_rounded_by_position
+    matched = Matched(of_model.graph.outputs[0], ModelFacts(of_model))
+    return matched.is_position_dependent or matched.is_rounded_by_position
 
 
-def assert_alike(op_type: str, operands: list[np.ndarray], attributes: dict[str, object]) -> None:
+def assert_position_independent(
+    op_type: str, operands: list[np.ndarray], attributes: dict[str, object]
+) -> None:
     def run(*arrays: np.ndarray) -> np.ndarray | None:
         found = onnxruntime_results(op_type, arrays, attributes, OPSET, 1)
         return None if found is None else found[0]
@@ -67,32 +70,32 @@ def assert_alike(op_type: str, operands: list[np.ndarray], attributes: dict[str,
 
 @pytest.mark.parametrize("op_type", [op_type for op_type in UNARY if op_type != "Cast"])
 def test_unary(op_type):
-    for dtype in taken(op_type, OPSET):
-        if dtype in NUMBERS and not varies(op_type, dtype, {}):
-            assert_alike(op_type, [telling_values(dtype)], {})
+    for dtype in supported_dtypes(op_type, OPSET):
+        if dtype in NUMBERS and not is_position_dependent(op_type, dtype, {}):
+            assert_position_independent(op_type, [sample_values(dtype)], {})
 
 
 @pytest.mark.parametrize("source", NUMBERS, ids=str)
 def test_cast(source):
     for target in NUMBERS:
         attributes = {"to": ir.DataType.from_numpy(target).value}
-        if source != target and not varies("Cast", source, attributes):
-            assert_alike("Cast", [telling_values(source)], attributes)
+        if source != target and not is_position_dependent("Cast", source, attributes):
+            assert_position_independent("Cast", [sample_values(source)], attributes)
 
 
 @pytest.mark.parametrize("op_type", BINARY)
 def test_binary(op_type):
-    for dtype in taken(op_type, OPSET):
+    for dtype in supported_dtypes(op_type, OPSET):
         if dtype in NUMBERS:
-            x = telling_values(dtype)
-            y = telling_values(dtype)[::-1].copy()
+            x = sample_values(dtype)
+            y = sample_values(dtype)[::-1].copy()
             if op_type == "Div" and dtype not in FLOATS:
-                y = np.maximum(y, 1)  # no division traps
-            assert_alike(op_type, [x, y], {})
+                y = np.maximum(y, 1)  # avoid division traps
+            assert_position_independent(op_type, [x, y], {})
 
 
 @pytest.mark.parametrize("attributes", [{"alpha": 0.3, "beta": -0.1}, {"alpha": 0.3, "beta": 0.0}])
 def test_hard_sigmoid(attributes):
     dtype = np.dtype(np.float32)
-    if not varies("HardSigmoid", dtype, attributes):
-        assert_alike("HardSigmoid", [telling_values(dtype)], attributes)
+    if not is_position_dependent("HardSigmoid", dtype, attributes):
+        assert_position_independent("HardSigmoid", [sample_values(dtype)], attributes)

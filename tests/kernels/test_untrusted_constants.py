@@ -1,4 +1,4 @@
-"""What crashes, runs without end or takes all memory costs its node, and nothing else."""
+"""Test that a node that crashes, hangs or exhausts memory is kept and other nodes are folded."""
 
 import os
 import sys
@@ -15,15 +15,15 @@ from onnxfold.fold.evaluation import TimeLimit, time_for
 from onnxfold.support.parallel import for_each
 
 MORE = "more = Constant <value = bool {1}> ()"
-BESIDE = """n = Constant <value_int = 3> ()
+LOOP = """n = Constant <value_int = 3> ()
     w = Loop (n, "", s) <body = c (int64 j, bool l, float[2] d) => (bool l2, float[2] d2)
         { l2 = Identity (l) d2 = Mul (d, d) }>"""
 
 
-def beside(text: str):
-    """A node that is refused (it makes z), and beside it a Loop that is computed."""
+def model_with_loop(text: str):
+    """Return a model with a refused node, which produces z, and a Loop that is computed."""
     proto = parse(
-        f"g (float[2] x) => (float[2] y) {{ {MORE} {text} {BESIDE} v = Add (z, w) y = Add (v, x) }}"
+        f"g (float[2] x) => (float[2] y) {{ {MORE} {text} {LOOP} v = Add (z, w) y = Add (v, x) }}"
     )
     return with_weights(proto, s=np.array([0.5, 0.25], np.float32))
 
@@ -48,14 +48,14 @@ GROWING = """m = Constant <value_int = 40> ()
         (GROWING, "computing it takes more than 33,554,432 bytes of memory"),
     ],
 )
-def test_the_node_stays_with_the_reason_and_others_are_computed(text, reason):
-    folded = fold(beside(text), time=TimeLimit(2.0), memory_limit=1 << 25)
+def test_refused_nodes_have_a_reason_and_others_are_computed(text, reason):
+    folded = fold(model_with_loop(text), time=TimeLimit(2.0), memory_limit=1 << 25)
     assert folded.reasons["Loop"] == reason
     assert folded.ops["Loop"] == 1
     assert "Mul" not in folded.ops
 
 
-def test_all_nodes_of_a_model_share_one_limit_of_time():
+def test_all_nodes_of_a_model_share_one_time_limit():
     loops = " ".join(
         ENDLESS.replace("z =", f"z{k} =").replace("= b", f"= b{k}").replace("(a, s)", f"(a, s{k})")
         for k in range(5)
@@ -72,18 +72,18 @@ def test_all_nodes_of_a_model_share_one_limit_of_time():
     assert 1 <= sum("takes longer" in reason for reason in reasons) <= 3
 
 
-def test_threads_that_fail_count():
+def test_time_of_failing_threads_is_counted():
     limit = TimeLimit(1.0)
     with pytest.raises(ZeroDivisionError), limit.spending():
         for_each(range(2), lambda _: sum(range(4_000_000)) / 0, 2)
     assert limit.remaining < 0.98
 
 
-def test_larger_models_may_take_longer():
+def test_larger_models_have_a_longer_time_limit():
     assert time_for(1 << 30).seconds > 60
 
 
-def test_strings_and_sequences_come_back_whole():
+def test_evaluated_strings_are_complete():
     proto = parse(
         """g (string[4] x) => (string[4] y, string[2, 2] z) {
             a = StringConcat (s, t) q, n = StringSplit <delimiter = "|"> (a)

@@ -1,4 +1,4 @@
-"""Wide precision: what a chain gives is the nearest number to what mathematics gives."""
+"""Test that wide precision rounds the exact result of a chain to the nearest number."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ STREAMED = (40, 3000)
 def chain(
     dtype: Any, ops: list[str], operands: list[np.ndarray[Any, Any]], opset: int = 18
 ) -> onnx.ModelProto:
-    """y = x + (((c0 op c1) op c2) ...): all but the last Add is constant."""
+    """Return y = x + (((c0 op c1) op c2) ...). All nodes except the last Add are constant."""
     name = ir.DataType.from_numpy(np.dtype(dtype)).name.lower()
     dims = list(np.broadcast_shapes(*(o.shape for o in operands)))
     nodes = []
@@ -50,7 +50,7 @@ def random_chain(
     is_integer = np.issubdtype(dtype, np.integer)
     choice = ["Add", "Sub", "Mul", "Neg", "Abs"] + ([] if is_integer else ["Div", "Sqrt"])
     ops = [str(op) for op in rng.choice(choice, length)]
-    if not is_integer:  # roots of what is not negative
+    if not is_integer:  # square roots of nonnegative values only
         ops = [o for op in ops for o in (("Abs", "Sqrt") if op == "Sqrt" else (op,))][:length]
     shapes = [shape, *(shape if rng.random() < 0.7 else shape[-1:] for _ in range(length))]
     if is_integer:
@@ -60,8 +60,8 @@ def random_chain(
     return ops, [n.astype(dtype) for n in numbers]
 
 
-def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], place: tuple[int, ...]) -> Any:
-    """The element at a place, of 60 digits, and the largest that was on the way."""
+def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], index: tuple[int, ...]) -> Any:
+    """Return an element of the result and the largest intermediate value, with 60 digits."""
     functions = {
         "Add": mpmath.fadd,
         "Sub": mpmath.fsub,
@@ -72,7 +72,7 @@ def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], place: tuple
         "Abs": mpmath.fabs,
     }
     with mpmath.workdps(60):
-        given = iter([mpmath.mpf(float(o[place[-o.ndim :]])) for o in operands])
+        given = iter([mpmath.mpf(float(o[index[-o.ndim :]])) for o in operands])
         value = next(given)
         largest = value
         for op in ops:
@@ -84,9 +84,7 @@ def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], place: tuple
 
 @pytest.mark.parametrize("shape", [SMALL, STREAMED], ids=["small", "streamed"])
 @pytest.mark.parametrize("name", [*FLOATS, "int32"])
-def test_chains_are_within_half_an_ulp_of_what_mpmath_computes(
-    name: str, shape: tuple[int, ...]
-) -> None:
+def test_chains_are_within_half_an_ulp_of_mpmath(name: str, shape: tuple[int, ...]) -> None:
     dtype = FLOATS.get(name, np.int32)
     rng = np.random.default_rng(len(name))
     differing = 0
@@ -97,25 +95,25 @@ def test_chains_are_within_half_an_ulp_of_what_mpmath_computes(
         exact = folded(model)
         assert wide.dtype == exact.dtype == dtype
         differing += int((wide != exact).any())
-        # what float64 itself makes of it tells where float64 suffices
+        # The float64 result shows where float64 is precise enough.
         double = folded(chain(np.float64, ops, operands))
         for _ in range(12):
-            place = tuple(int(rng.integers(n)) for n in shape)
-            true, largest = by_mpmath(ops, operands, place)
+            index = tuple(int(rng.integers(n)) for n in shape)
+            true, largest = by_mpmath(ops, operands, index)
             if name == "int32":
                 if largest < 1 << 63:
-                    assert int(wide[place]) == (int(true) + (1 << 31)) % (1 << 32) - (1 << 31)
+                    assert int(wide[index]) == (int(true) + (1 << 31)) % (1 << 32) - (1 << 31)
                 continue
-            got = wide[place]
+            got = wide[index]
             spacing = abs(float(np.spacing(got))) if np.isfinite(got) else np.inf
-            slack = abs(float(mpmath.fsub(double[place], true)))
+            slack = abs(float(mpmath.fsub(double[index], true)))
             if slack < spacing / 1000:
                 off = abs(float(mpmath.fsub(mpmath.mpf(float(got)), true)))
-                assert off <= spacing * 0.5 + slack, (ops, place)
-    assert name == "int32" or differing > 3  # else nothing is seen here
+                assert off <= spacing * 0.5 + slack, (ops, index)
+    assert name == "int32" or differing > 3  # the test needs chains that differ
 
 
-def test_three_constants_that_cancel():
+def test_cancellation_of_three_constants():
     model = parse(
         """g (float[1] x) => (float[1] y)
         <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
@@ -125,17 +123,17 @@ def test_three_constants_that_cancel():
     assert folded(model, precision="wide").tolist() == [1.0]
 
 
-def test_integers_that_do_not_fit_on_the_way():
+def test_intermediate_integers_do_not_overflow():
     large = np.array([2_000_000_000, 2_000_000_000, 7], np.int32)
     four = np.array([4, 1, 4], np.int32)
     model = chain(np.int32, ["Add", "Div"], [large, large, four])
     assert folded(model).tolist() == [-73741824, -294967296, 3]
-    # the 4e9 in the middle fits in no int32: it wraps, as the sum does without wide precision
+    # The second result, 4e9, exceeds int32 and wraps, as the sum does without wide precision.
     assert folded(model, precision="wide").tolist() == [1_000_000_000, -294967296, 3]
 
 
 def test_bfloat16_is_rounded_once():
-    near_half = 1 + 2.0**-8 + 2.0**-40  # float32 would make a tie of it, which goes to 1
+    near_half = 1 + 2.0**-8 + 2.0**-40  # float32 rounds it to a tie, which bfloat16 rounds to 1
     numbers = np.array([near_half, -near_half, 1 + 2.0**-8, 3e38, 3.4e38, 1e300, -np.inf, np.nan])
     with np.errstate(over="ignore"):
         got = rounded(numbers, np.dtype(ml_dtypes.bfloat16)).astype(np.float64)
@@ -163,7 +161,7 @@ def test_casts_to_fewer_bits_round_and_others_do_not():
     assert folded(model, precision="wide").tolist() == [3 * half_third]
 
 
-def test_what_is_compared_is_rounded():
+def test_operands_of_comparisons_are_rounded():
     model = parse(
         """g (float[1] x) => (float[1] y)
         <float[1] a = {1.0}, float[1] b = {3.0}, float[1] third = {0.3333333432674408}>
@@ -173,7 +171,7 @@ def test_what_is_compared_is_rounded():
 
 
 @pytest.mark.parametrize("count", [9, 100_000])
-def test_what_onnxruntime_computes_is_in_double_or_it_is_said(count: int) -> None:
+def test_onnxruntime_computes_in_float64_or_the_rounding_is_reported(count: int) -> None:
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal(count).astype(np.float32) for _ in range(2)]
     a, b = (w.astype(np.float64) for w in weights)
@@ -192,25 +190,25 @@ def test_what_onnxruntime_computes_is_in_double_or_it_is_said(count: int) -> Non
             17,
         )
         model = with_weights(model, **dict(zip("ab", weights, strict=True)))
-        wide, said = folded_and_told(model)
+        wide, reported = folded_and_roundings(model)
         expected = expected * b[: expected.size if op == "Erf" else None]
         off = np.abs(wide[: expected.size] - expected) / np.spacing(np.float32(np.abs(expected)))
-        # onnxruntime has no Erf of float64: rounded before, and after, to float32
+        # onnxruntime has no Erf of float64. The operand and the result are rounded to float32.
         assert off.max() <= (2 if op == "Erf" else 0.501)
-        assert list(said) == (["u"] if op == "Erf" else [])
+        assert list(reported) == (["u"] if op == "Erf" else [])
 
 
-def folded_and_told(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[str, str]]:
-    """The value v in float64, and where chains were rounded."""
+def folded_and_roundings(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[str, str]]:
+    """Return the value v in float64, and the reported roundings by value name."""
     run = RunContext(Options(precision="wide", fold_all=True))
-    opened = ir.serde.deserialize_model(model)
-    ConstantPropagation(run.options, run=run)(opened)
-    tensor = opened.graph.initializers["v"].const_value
+    ir_model = ir.serde.deserialize_model(model)
+    ConstantPropagation(run.options, run=run)(ir_model)
+    tensor = ir_model.graph.initializers["v"].const_value
     return tensor.numpy().astype(np.float64), run.result.rounded
 
 
 @pytest.mark.parametrize("shape", [SMALL, STREAMED], ids=["small", "streamed"])
-def test_a_file_holds_what_wide_precision_computes(tmp_path, shape):
+def test_written_file_contains_the_wide_results(tmp_path, shape):
     rng = np.random.default_rng(3)
     ops = ["Add", "Mul", "Sub"]
     model = chain(np.float32, ops, [rng.standard_normal(shape).astype(np.float32) for _ in "abcd"])
@@ -225,7 +223,7 @@ def test_a_file_holds_what_wide_precision_computes(tmp_path, shape):
     assert onnx.numpy_helper.to_array(stored).tobytes() == wide.tobytes()
 
 
-def test_a_check_allows_half_formats_what_it_always_does(tmp_path):
+def test_check_passes_with_the_usual_tolerance_of_float16(tmp_path):
     rng = np.random.default_rng(5)
     operands = [rng.standard_normal(50).astype(np.float16) for _ in "abcd"]
     onnx.save(chain(np.float16, ["Add", "Mul", "Sub"], operands), tmp_path / "in.onnx")

@@ -34,7 +34,7 @@ def test_table(done, swin):
     assert "float32[192,48]" in result.out
 
 
-def test_external_data_counts(run, swin, tmp_path):
+def test_stored_bytes_include_external_data(run, swin, tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(onnx.load(swin), path, save_as_external_data=True, location="w", size_threshold=4096)
     stored = json.loads(run("inspect", path, "--json").out)["stored_bytes"]
@@ -51,7 +51,7 @@ def test_data_files_may_be_missing(run, swin, tmp_path):
     assert "'w' cannot be opened" in found["unread"] and there["unread"] is None
     same = ("nodes", "inputs", "tensors", "tensor_bytes", "largest", "parameters")
     assert all(found[key] == there[key] for key in same)
-    assert abs(found["stored_bytes"] - there["stored_bytes"]) < 1 << 16  # what aligns tensors
+    assert abs(found["stored_bytes"] - there["stored_bytes"]) < 1 << 16  # alignment
     assert "external data could not be read" in run("inspect", path).out
     assert run("inspect", path, "--tree").code == 0
 
@@ -72,7 +72,7 @@ g (float[n, 64] x, float[64, 64] u, bool flag) => (float[n, 64] y) <float[2] pai
 
 
 def with_scopes(tmp_path, scopes):
-    """The model, with what an exporter would write of each node that is named by its result."""
+    """Save the model with the names or metadata that an exporter would write on each node."""
     model = with_weights(parse(MODULES), w=floats(64, 64))
     graphs = [model.graph, *(a.g for n in model.graph.node for a in n.attribute if a.HasField("g"))]
     for node in (node for graph in graphs for node in graph.node):
@@ -103,23 +103,23 @@ def dynamo(node):
 
 
 @pytest.mark.parametrize("scopes", [torchscript, dynamo])
-def test_the_modules_that_exporters_write(run, tmp_path, scopes):
+def test_modules_of_exporters_are_recognized(run, tmp_path, scopes):
     document = json.loads(run("inspect", "--tree", with_scopes(tmp_path, scopes), "--json").out)
     modules = {m["path"]: m for m in document["modules"]}
     assert list(modules)[:5] == ["", "m", "m/layers.0", "m/layers.0/fc", "m/head"]
     nodes = {"": 8, "m": 6, "m/layers.0": 3, "m/layers.0/fc": 2, "m/head": 3}
     nodes |= {"m/head/yes": 1, "m/head/no": 1}
     assert {path: m["nodes"] for path, m in modules.items()} == nodes
-    # two modules read the weight: it is of the one that holds them; nothing reads the pair
+    # two modules read the weight, so it belongs to their parent; no node reads the pair
     nbytes = {path: m["bytes"] for path, m in modules.items() if m["bytes"]}
     assert nbytes == {"": 64 * 64 * 4 + 8, "m": 64 * 64 * 4}
     assert modules[""]["work"] == pytest.approx(1)
-    # each has one product of the same size; the other ops and the constant are small or nothing
+    # both have one product of the same size; their other nodes have little or no work
     assert modules["m/layers.0/fc"]["work"] == pytest.approx(modules["m/head"]["work"])
-    assert 0 < modules["m"]["work"] < 1  # the rest is what the branch costs
+    assert 0 < modules["m"]["work"] < 1  # the remaining work is that of the branch
 
 
-def test_the_modules_of_a_real_model(run, swin):
+def test_module_totals_of_a_real_model(run, swin):
     document = json.loads(run("inspect", "--tree", swin, "--json").out)
     modules = {m["path"]: m for m in document["modules"]}
     inventory = json.loads(run("inspect", swin, "--json").out)
@@ -134,14 +134,14 @@ def test_the_modules_of_a_real_model(run, swin):
         assert sum(m["bytes"] for m in inner) <= module["bytes"]
 
 
-def test_the_depth(run, swin):
+def test_depth_limits_the_tree(run, swin):
     rows = [len(run("inspect", "--tree", swin, "--depth", k).out.splitlines()) for k in range(5)]
     assert rows == sorted(rows) and rows[0] < rows[3]
     assert "--depth 3" in run("inspect", "--tree", swin, "--depth", 2).out
     assert len(run("inspect", "--tree", swin).out.splitlines()) <= 45
 
 
-def test_scopes_that_make_no_sense_are_no_scopes(run, tmp_path):
+def test_invalid_scopes_are_ignored(run, tmp_path):
     texts = ["[", "[1, 2]", "(" * 9000, "x" * 20_000, "{}", "['a', 'b'", "", "['']"]
 
     def scopes(node):
@@ -186,7 +186,7 @@ def two(tmp_path):
     return tmp_path / "a.onnx", tmp_path / "b.onnx"
 
 
-def test_all_that_can_differ(run, two):
+def test_differences_of_two_models(run, two):
     document = json.loads(run("inspect", *two, "--json").out)
     ops = {"Add": [1, 2], "Constant": [1, 1], "Mul": [1, 0], "local::f": [0, 1]}
     assert document["ops"] == ops
@@ -216,20 +216,20 @@ def test_all_that_can_differ(run, two):
     assert renamed["after"]["name"] == "new_name"
 
 
-def test_the_text(done, two):
+def test_text_lists_changed_tensors(done, two):
     result = done("inspect", *two)
     assert "old_name -> new_name" in result.out
     assert "2 tensors are the same (16 bytes), 2 changed" in result.out
 
 
-def test_a_model_and_itself(run, swin):
+def test_model_equals_itself(run, swin):
     document = json.loads(run("inspect", swin, swin, "--json").out)
     assert document["tensors"] == document["header"] == document["inputs"] == []
     assert all(before == after for before, after in document["ops"].values())
     assert "change" in run("inspect", swin, swin).out
 
 
-def test_one_bit_of_a_weight_in_a_data_file(run, swin, tmp_path):
+def test_changed_bit_of_a_weight_in_a_data_file(run, swin, tmp_path):
     model = onnx.load(swin)
     onnx.save(model, tmp_path / "a.onnx", save_as_external_data=True, location="a.data")
     largest = max(model.graph.initializer, key=lambda t: t.ByteSize())
@@ -241,7 +241,7 @@ def test_one_bit_of_a_weight_in_a_data_file(run, swin, tmp_path):
     assert [(t["name"], t["kind"]) for t in document["tensors"]] == [(largest.name, "changed")]
 
 
-def test_what_optimize_did_to_a_real_model(run, swin, tmp_path):
+def test_inspect_matches_the_report_of_optimize(run, swin, tmp_path):
     report = onnxfold.optimize_file(swin, tmp_path / "out.onnx")
     document = json.loads(run("inspect", swin, tmp_path / "out.onnx", "--json").out)
     assert document["bytes_after"] == report.bytes_after
@@ -263,7 +263,7 @@ g (float[batch, 64] x, float[batch, 64] r, float[64] s) => (float[batch, 64] y) 
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> None:
-    """Kernels of other tests, and of the user, are not found."""
+    """Use an empty cache, without kernels of other tests and of the user."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -280,7 +280,7 @@ def bundle(tmp_path, own_cache):
     return split
 
 
-def test_a_bundle_without_kernels(done, bundle):
+def test_bundle_without_kernels(done, bundle):
     folder = bundle(backend="onnxruntime")
     document = json.loads(done("inspect", folder, "--json").out)
     assert document["path"] == str(folder)
@@ -300,7 +300,7 @@ def test_a_bundle_without_kernels(done, bundle):
 
 @needs_iree
 @pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
-def test_the_kernels_of_a_bundle_and_what_runs_here(done, bundle, monkeypatch):
+def test_kernels_of_a_bundle_and_the_backend_in_use(done, bundle, monkeypatch):
     folder = bundle(backend="iree", target_cpu=["generic", "x86-64-v2"])
     sizes = {path.stat().st_size for path in (folder / "kernels").iterdir()}
     monkeypatch.setattr(Kernel, "is_slower", False)
@@ -342,7 +342,7 @@ def test_damaged_kernels_are_not_shown_as_running(done, bundle, monkeypatch):
 
 
 @needs_iree
-def test_a_component_that_is_not_compiled_has_its_reason(done, tmp_path, own_cache):
+def test_component_that_is_not_compiled_has_a_reason(done, tmp_path, own_cache):
     model = parse(
         """g (int64 length, float[n] x) => (float[m] y) {
             zero = Constant<value = int64 {0}> ()
@@ -362,7 +362,7 @@ def test_a_component_that_is_not_compiled_has_its_reason(done, tmp_path, own_cac
 
 @needs_iree
 @pytest.mark.skipif("x86-64-v3" not in cpu_levels(), reason="the CPU has no AVX2")
-def test_the_reason_for_onnxruntime_on_a_lower_cpu(done, bundle, monkeypatch):
+def test_kernel_for_a_higher_cpu_level_has_a_reason(done, bundle, monkeypatch):
     folder = bundle(backend="iree", target_cpu="x86-64-v3")
     for module in (targets, bundle_contents):
         monkeypatch.setattr(module, "default_cpu", lambda: "x86-64-v2")

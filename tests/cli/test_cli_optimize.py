@@ -25,7 +25,7 @@ def ops(path):
     return [node.op_type for node in onnx.load(path).graph.node]
 
 
-def test_a_real_model_shrinks_and_computes_the_same(run, done, swin, tmp_path):
+def test_real_model_is_smaller_and_equal(run, done, swin, tmp_path):
     out = tmp_path / "out.onnx"
     result = done("optimize", swin, "-o", out, "--check", 1, "--no-fsync", "--json")
     document = json.loads(result.out)
@@ -40,7 +40,7 @@ def test_a_real_model_shrinks_and_computes_the_same(run, done, swin, tmp_path):
     assert run("compare", swin, out).code == 0
 
 
-def test_the_closing_table(run, done, swin, tmp_path):
+def test_summary_table(run, done, swin, tmp_path):
     result = done("optimize", swin, "-o", tmp_path / "out.onnx")
     assert result.err == ""
     for text in ("all ops", "Unsqueeze", "stored bytes", "peak memory"):
@@ -51,7 +51,7 @@ def test_the_closing_table(run, done, swin, tmp_path):
         assert word in more
 
 
-def test_why_nodes_were_folded_or_stay(done, swin, tmp_path):
+def test_explain_lists_decisions(done, swin, tmp_path):
     name = "*layers.0/blocks.0/attention/relative_position_bias/Unsqueeze*"
     options = ["--keep", name, "--fold", "*", "--no-fsync"]
     result = done("optimize", swin, "-o", tmp_path / "out.onnx", "--explain", *options)
@@ -64,7 +64,7 @@ def test_why_nodes_were_folded_or_stay(done, swin, tmp_path):
     assert "--fold matches the node or its result" in result.out
 
 
-def test_a_plan_is_printed_and_nothing_is_written(run, done, swin, tmp_path):
+def test_plan_writes_no_file(run, done, swin, tmp_path):
     before = sorted(tmp_path.iterdir())
     result = done("optimize", swin, tmp_path / "out.onnx", "--plan", "--explain")
     assert sorted(tmp_path.iterdir()) == before
@@ -75,7 +75,7 @@ def test_a_plan_is_printed_and_nothing_is_written(run, done, swin, tmp_path):
     assert document["folded"] > 100
 
 
-def test_explain_writes_nothing(run, done, swin, tmp_path):
+def test_explain_writes_no_file(run, done, swin, tmp_path):
     name = "/m/swin/encoder/layers.0/downsample/reduction/Transpose_output_0"
     result = done("explain", swin, "--value", name, "--json")
     (decision,) = json.loads(result.out)["decisions"]
@@ -85,7 +85,7 @@ def test_explain_writes_nothing(run, done, swin, tmp_path):
     assert not list(tmp_path.glob("*.data"))
 
 
-def test_the_habit_of_other_tools(run, tiny, tmp_path):
+def test_optimize_is_the_default_command(run, tiny, tmp_path):
     assert run(tiny, tmp_path / "a.onnx", "--quiet").code == 0
     assert run("--quiet", tiny, "-o", tmp_path / "b.onnx").code == 0
     assert ops(tmp_path / "a.onnx") == ops(tmp_path / "b.onnx") == ["Add"]
@@ -116,7 +116,7 @@ def test_keep(run, tiny, tmp_path):
     assert "Mul" in ops(tmp_path / "out.onnx")
 
 
-def test_python_m_in_a_process_of_its_own(tiny, tmp_path):
+def test_python_m_runs_the_command(tiny, tmp_path):
     out = tmp_path / "out.onnx"
     command = [sys.executable, "-m", "onnxfold", "optimize", str(tiny), "-o", str(out), "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -125,12 +125,12 @@ def test_python_m_in_a_process_of_its_own(tiny, tmp_path):
     assert out.exists()
 
 
-def test_both_files_are_anybodys_afterwards(tmp_path):
+def test_files_are_closed_after_optimizing(tmp_path):
     source = tmp_path / "swin.onnx"
     target = tmp_path / "out.onnx"
     source.write_bytes(Path("models/swin.onnx").read_bytes())
     onnxfold.optimize_file(source, target)
-    os.replace(target, source)  # refused by Windows as long as one of them is mapped
+    os.replace(target, source)  # Windows refuses this if one of the files is mapped
     assert onnxfold.optimize_file(source, target).folded == 0
 
 
@@ -145,17 +145,17 @@ g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}, float two = {2
 
 @pytest.fixture
 def long(tmp_path):
-    """A model that runs on rows of at least 64 numbers."""
+    """Return a model that requires rows of at least 64 numbers."""
     return saved(LONG, tmp_path / "long.onnx")
 
 
-def test_a_check_finds_sizes_that_the_model_runs_with(done, long, tmp_path):
+def test_check_finds_valid_sizes(done, long, tmp_path):
     result = done("optimize", long, "-o", tmp_path / "out.onnx", "--check", 2)
     verdict = "equal bit for bit on 2 runs (onnxruntime, node by node), sizes: batch=2/3, n=64"
     assert verdict in result.out
 
 
-def test_a_check_takes_what_compare_takes(run, long, tmp_path):
+def test_check_has_the_options_of_compare(run, long, tmp_path):
     out = tmp_path / "out.onnx"
     result = run("optimize", long, "-o", out, "--check-dim", "batch=5", "--check-dim", "n=70")
     assert "sizes: batch=5, n=70" in result.out
@@ -170,14 +170,14 @@ def test_a_check_takes_what_compare_takes(run, long, tmp_path):
     assert "sizes: batch=2" in fixed.out and "n=" not in fixed.out.rpartition("check:")[2]
 
 
-def test_a_check_that_cannot_be_made_writes_nothing(run, long, tmp_path):
+def test_check_with_invalid_sizes_writes_no_file(run, long, tmp_path):
     out = tmp_path / "out.onnx"
     result = run("optimize", long, "-o", out, "--check-dim", "n=3")
     assert result.code == 2 and "--check-dim" in result.err
     assert not out.exists()
 
 
-def test_the_tolerance_of_inexact_rules_may_be_given(run, tmp_path):
+def test_tolerance_of_inexact_rules_is_an_option(run, tmp_path):
     text = """g (float[n, 3, 8, 8] x) => (float[n, 4, 6, 6] y) {
         c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) }"""
     rng = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def test_the_tolerance_of_inexact_rules_may_be_given(run, tmp_path):
     assert "differ" in str(failed.value) and "written" not in str(failed.value)
 
 
-def test_arguments_of_a_check_in_python(long, tmp_path):
+def test_arguments_of_checks_in_python(long, tmp_path):
     out = tmp_path / "out.onnx"
     feeds = {"x": np.ones((1, 64), np.float32)}
     assert onnxfold.optimize_file(long, out, check=1, feeds=feeds).check.runs == ["given"]

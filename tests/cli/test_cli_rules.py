@@ -1,4 +1,4 @@
-"""`onnxfold rules check FILE` certifies the rules of a file by the table beside it."""
+"""Test that ``onnxfold rules check FILE.py`` certifies the file's rules with the table FILE.txt."""
 
 import pytest
 
@@ -18,7 +18,7 @@ TABLE = """max_of_relu
 
 @pytest.fixture
 def check(run, tmp_path):
-    """Check the rule with these conditions."""
+    """Run ``rules check`` on the rule with the given conditions."""
 
     def check_(conditions, table=TABLE):
         path = tmp_path / "own.py"
@@ -30,7 +30,7 @@ def check(run, tmp_path):
     return check_
 
 
-def test_a_right_rule(check):
+def test_correct_rule(check):
     result = check("c.number > 0", "\ufeff" + TABLE)
     assert result.code == 0
     applies, need = result.out.splitlines()
@@ -40,7 +40,7 @@ def test_a_right_rule(check):
     )
 
 
-def test_a_wrong_rule(check):
+def test_incorrect_rule(check):
     result = check("c.number >= 0")
     assert result.code == 1
     assert "max_of_relu: 3 of 3 elements differ (0.0 becomes -0.0) at" in result.out
@@ -48,13 +48,13 @@ def test_a_wrong_rule(check):
     assert "needs" not in result.out
 
 
-def test_a_rule_whose_row_does_not_match(check):
+def test_row_that_does_not_match(check):
     result = check("c.number > 0", TABLE + "  + float c = {-1}\n")
     assert result.code == 1
     assert "own.txt:4: max_of_relu: applied 0 times, not 1: c.number > 0 is false or" in result.out
 
 
-def test_a_condition_that_is_not_needed(check):
+def test_unnecessary_condition(check):
     result = check("c.number > 0, ~x.is_constant")
     assert result.code == 1
     assert "  needs c.number > 0: without it, " in result.out
@@ -62,7 +62,7 @@ def test_a_condition_that_is_not_needed(check):
     assert "  FAULT ~x.is_constant: no model shows that it is needed; add one, or " in result.out
 
 
-def test_a_table_that_cannot_be_read(check):
+def test_invalid_tables_are_refused(check):
     cycle = TABLE + "  + t = Relu(y) |  | float[3] c"
     for table, reason in (
         ("", "own.txt: there is no table of models for the rules\n"),

@@ -201,7 +201,7 @@ def test_threads_fold_while_kernels_are_loaded():
 
 @needs_iree
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_a_session_that_ends_ends_its_processes(how, processes):
+def test_a_session_that_ends_leaves_no_process(how, processes):
     session = opened()
     run(session)
     session.fold(constants(1))  # kernels are compiled without delay after the second fold

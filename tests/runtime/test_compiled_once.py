@@ -1,4 +1,4 @@
-"""Components that differ in names and weights only: one kernel for all of them."""
+"""Test that components that differ only in names and weights share one kernel."""
 
 import sys
 
@@ -13,11 +13,11 @@ LAYERS = 3
 
 
 def layers(count: int = LAYERS, width: int = 32, *, seed: int = 0) -> onnx.ModelProto:
-    """Keys and values of several layers; names and weights tell them apart."""
+    """Return a model of the keys and values of layers, which differ in names and weights."""
     lines = []
     weights = {}
     for k in range(count):
-        # names sort differently from layer to layer
+        # The order of sorted names is another one in each layer.
         weights[f"{'dcba'[k % 4]}w{k}"] = random(width, width, seed=seed + 10 * k)
         weights[f"{'abcd'[k % 4]}b{k}"] = random(width, seed=seed + 10 * k + 1)
         w, b = list(weights)[-2:]
@@ -59,7 +59,7 @@ def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
 
 
 @pytest.mark.slow
-def test_new_weights_are_not_compiled_again_and_another_shape_is(compiled, tmp_path):
+def test_another_shape_is_compiled_again_but_not_new_weights(compiled, tmp_path):
     for seed, width, count in ((0, 32, 2), (1, 32, 2), (0, 64, 4)):
         model = layers(2, width, seed=seed)
         bundle = bundle_of(model, tmp_path / f"{seed}{width}", "states", backend="counting")
@@ -67,8 +67,8 @@ def test_new_weights_are_not_compiled_again_and_another_shape_is(compiled, tmp_p
         assert_computes(model, bundle, width)
 
 
-def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_path):
-    """They differ, and so do the kernels: a compiler makes use of them."""
+def test_constants_of_a_few_numbers_are_part_of_the_kernel(compiled, tmp_path):
+    """Compilers use the values of small constants, so different values require another kernel."""
     model = parse("two powers")
     bundle_of(model, tmp_path / "b", "r", backend="counting")
     contents = [onnx.load_from_string(path.read_bytes()) for path in compiled.iterdir()]
@@ -76,7 +76,7 @@ def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_pat
     assert exponents == {2.0, 3.0}
 
 
-def test_compilations_run_side_by_side_and_are_counted(compiled, tmp_path, monkeypatch):
+def test_compilations_run_in_parallel_and_report_progress(compiled, tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTING_SECONDS", "0.5")
     told = []
     bundle_of(

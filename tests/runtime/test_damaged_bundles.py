@@ -1,4 +1,4 @@
-"""Bundles with kernels, damaged in many ways: each must be refused, or leave the kernel unused."""
+"""Test that a damaged bundle is refused, or that onnxruntime replaces its kernels."""
 
 import functools
 import json
@@ -105,7 +105,7 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
 
 
 def verdict(phase: object, folder: str) -> str:
-    """What becomes of a bundle: refused, onnxruntime (with a reason), or what must not be."""
+    """Run a bundle; return "refused", "onnxruntime" if it replaces a kernel, or the failure."""
     results = []
     placements = []
     for backend in ("auto", "onnxruntime"):
@@ -124,7 +124,10 @@ def verdict(phase: object, folder: str) -> str:
 
 
 def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
-    """Damage copies of a bundle and run them in a child process: kind, what was done, verdict."""
+    """Damage copies of a bundle, and run them in a child process.
+
+    Returns the kind, the description and the verdict of each damage.
+    """
     rng = np.random.default_rng(0)
     tried = []
     worker = Worker(Path(__file__).stem)
@@ -141,7 +144,7 @@ def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
                     found = str(error)
                 tried.append((kind, what, found))
         finally:
-            worker.stop()  # it may have mapped files of the folders
+            worker.stop()  # the worker may have mapped files of the folders
     return tried
 
 
@@ -167,8 +170,8 @@ def test_two_hundred_damaged_bundles(bundle):
     check(bundle, 200)
 
 
-def test_a_weight_that_is_gone(compiled, decoder, tmp_path):
-    """A damaged manifest: onnxruntime takes over."""
+def test_onnxruntime_replaces_a_kernel_that_lacks_a_weight(compiled, decoder, tmp_path):
+    """The manifest names a weight that runtime_fold does not have."""
     bundle = bundle_of(decoder, tmp_path / "b", "states")
     manifest = json.loads((bundle.folder / "manifest.json").read_text())
     (bundle.folder / "kernels").mkdir()

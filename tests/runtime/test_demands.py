@@ -1,4 +1,4 @@
-"""What kernels may be called with, and what is not compiled because nothing could be certain."""
+"""Test the requirements on inputs of kernels, and the reasons not to compile a model."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ GRAPHS = Path(__file__).with_name("demands.txt").read_text().partition("\n\n")[2
 
 
 @pytest.mark.parametrize("row", re.sub(r"\n +", " ", GRAPHS).strip().splitlines())
-def test_what_may_fail_is_not_compiled_and_sizes_that_must_agree_have_one_name(row):
+def test_sizes_that_must_be_equal_have_one_name_and_ops_that_may_fail_are_not_compiled(row):
     text, mark, expected = re.fullmatch(r"(.*) ([|!]) (.*)", row).groups()
     model = parse(f"g {text}", **({"w": random(1, 77)} if "77" in text else {}))
     known = demands(storage.from_proto(model))
@@ -35,7 +35,7 @@ def opened(model, *names: str, backend: str) -> Session:
     return made
 
 
-def test_sizes_that_do_not_agree_are_an_error(compiling):
+def test_unequal_sizes_of_one_dimension_are_an_error(compiling):
     model = parse("merged factors", w=random(64, 64))
     session = opened(model, "a", "b", backend=compiling)
     feeds = {"x": random(3, 64), "a": random(64, 8), "b": random(8, 64)}
@@ -65,7 +65,7 @@ def test_adapters_of_a_dynamic_rank_are_compiled(ops, level):
         np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-3, atol=1e-3)
 
 
-def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(compiling):
+def test_onnxruntime_computes_sizes_that_require_broadcasting(compiling):
     model = parse("sum of two constants")
     session = opened(model, "a", "b", backend=compiling)
     for sizes in ((8, 8), (8, 1), (1, 8), (5, 5)):
@@ -76,7 +76,7 @@ def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(compiling):
         session.run(None, {**feeds, "a": random(64, 8), "b": random(64, 3)})
 
 
-def test_what_has_no_elements_is_computed_by_onnxruntime(compiling):
+def test_onnxruntime_computes_constants_without_elements(compiling):
     model = parse("merged factors", w=random(64, 64))
     session = opened(model, "a", "b", backend=compiling)
     feeds = {"x": random(3, 64), "a": random(64, 0), "b": random(0, 64)}
@@ -85,7 +85,7 @@ def test_what_has_no_elements_is_computed_by_onnxruntime(compiling):
 
 @pytest.mark.parametrize("backend", ["counting", pytest.param("iree", marks=needs_iree)])
 def test_tokens_are_embedded_by_a_kernel(backend, compiled):
-    """Their indices are looked at before each call."""
+    """The session checks the indices before each call of the kernel."""
     model = parse(
         "embedded tokens",
         w=random(10, 8),
@@ -100,7 +100,7 @@ def test_tokens_are_embedded_by_a_kernel(backend, compiled):
             session.run(None, {**feeds, "ids": np.array([0, index])})
 
 
-def test_half_precision_takes_memory_in_float32_too():
+def test_the_memory_of_half_precision_includes_float32_copies():
     for dtype, nbytes in (("float", 8), ("float16", 20)):
         model = storage.from_proto(parse(f"g ({dtype}[n] x) => ({dtype}[n] y) {{ y = Neg(x) }}"))
         assert demands(model).memory == [[nbytes, "n"]]

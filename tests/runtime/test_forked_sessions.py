@@ -1,4 +1,4 @@
-"""Sessions that a process opened before a fork work in the child and in the parent."""
+"""Test that sessions opened before a fork work in the child and in the parent."""
 
 import os
 import threading
@@ -43,7 +43,7 @@ def source(request, tmp_path):
 
 
 @pytest.mark.parametrize("specialize", [False, True])
-def test_a_session_and_its_handles(source, specialize):
+def test_a_session_and_its_handles_run_in_the_child(source, specialize):
     model, arguments = source
     session = onnxfold.Session(model, specialize=specialize, backend="onnxruntime", **arguments)
     handle = session.fold({"c": 2 * ONES})
@@ -84,7 +84,7 @@ def test_a_binding_belongs_to_the_process_that_made_it(source):
     session.run_with_iobinding(binding)
 
 
-def test_an_inference_session(tmp_path):
+def test_an_inference_session_runs_in_the_child(tmp_path):
     model = requests.constant_model(0)
     session = onnxfold.InferenceSession(model.SerializeToString())
     feeds = {"x": np.ones(4, np.float32)}
@@ -103,8 +103,8 @@ def test_an_inference_session(tmp_path):
     assert not requests.differs(session.run(None, feeds), model, feeds)
 
 
-def test_a_fork_while_another_thread_folds():
-    """The child finds no lock that the thread of its parent holds."""
+def test_a_child_folds_after_a_fork_during_a_fold():
+    """A lock that a thread of the parent holds is free in the child."""
     session = onnxfold.Session(
         requests.adapter_model(0), runtime_constants=["c"], backend="onnxruntime"
     )

@@ -1,4 +1,4 @@
-"""Handles: a setting of the runtime constants is used as a whole, or not at all."""
+"""Test that a run with a handle uses all runtime constants of this handle and no others."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
 
 @pytest.fixture(params=[False, True])
 def session(request):
-    """Entry reads ab, and s itself."""
+    """Return a session whose entry reads the folded tensor ab and the runtime constant s."""
     return session_on(parse(TENANTS), "a", "s", specialize=request.param)
 
 
@@ -40,7 +40,7 @@ def by_values(session, handle, feeds):
 
 
 def by_binding(bind):
-    """A way by a binding, to which a function binds each input."""
+    """Return a function that runs a session with a binding; ``bind`` binds each input."""
 
     def way(session, handle, feeds):
         binding = session.io_binding(handle)
@@ -109,9 +109,9 @@ def test_a_fold_takes_every_constant_and_nothing_else(session):
 
 @pytest.mark.parametrize("specialize", [False, True])
 def test_outputs_outlive_the_handle(specialize):
-    """Entry reads ab and s, which are outputs, too."""
+    """Entry reads ab and s, which are also outputs of the model."""
     model = parse(TENANTS.replace("y)", "y, float[4, 4] ab, float[4] s)"))
-    options = reference_options()  # memory is given back at once
+    options = reference_options()  # without an arena, onnxruntime frees memory at once
     given = {"sess_options": options, "cache": FoldCache(max_bytes=0), "specialize": specialize}
     session = session_on(model, "a", "s", **given)
     x = value_of(random(3, 4))

@@ -50,7 +50,7 @@ POSIX_ONLY = {
     f"{COMPILE_AHEAD}::test_a_session_that_ends_in_a_forked_process_leaves_no_process": FORKS,
     f"{COMPILE_AHEAD}::test_a_forked_process_folds_with_kernels_of_its_parent": FORKS,
     "tests/runtime/test_forked_sessions.py": FORKS,
-    "tests/runtime/test_kernel_cache.py::test_a_cache_that_nobody_may_write_to_is_read": MODES,
+    "tests/runtime/test_kernel_cache.py::test_a_read_only_cache_is_read": MODES,
     "tests/runtime/test_store.py::test_a_folder_that_others_may_write_to_is_refused": MODES,
     "tests/storage/test_save.py::test_modes": MODES,
     "tests/storage/test_save_failures.py::test_kill_at_every_rename": FORKS,

@@ -1,4 +1,4 @@
-"""Kernels that are kept: whole or not at all, whoever dies, and within a limit."""
+"""Test that the kernel cache returns only complete kernels, and keeps its size limit."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def is_whole(kernel: Kernel, folder: Path) -> bool:
     return hashes_of(kernel.files, folder) == kernel.hashes
 
 
-def test_a_kernel_comes_out_as_it_was_put_in(tmp_path):
+def test_a_kernel_is_read_as_it_was_written(tmp_path):
     kernel = made(tmp_path / "made", NAME)
     assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
     compilation.keep_kernel(NAME, kernel, tmp_path / "made")
@@ -56,7 +56,7 @@ def test_a_kernel_comes_out_as_it_was_put_in(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "zeroed", "flipped", "empty", "other"])
-def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
+def test_a_damaged_kernel_is_not_taken_and_is_replaced(tmp_path, damage):
     kernel = made(tmp_path / "made", NAME, size=600)
     compilation.keep_kernel(NAME, kernel, tmp_path / "made")
     paths = sorted((compilation.kernel_folder() / NAME).iterdir())
@@ -81,7 +81,7 @@ def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
         assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
 
 
-def test_an_edited_description_is_not_taken(tmp_path, caplog):
+def test_a_kernel_with_an_edited_description_is_not_taken(tmp_path, caplog):
     kernel = made(tmp_path / "made", NAME)
     compilation.keep_kernel(NAME, kernel, tmp_path / "made")
     path = compilation.kernel_folder() / NAME / "kernel.json"
@@ -94,7 +94,7 @@ def test_an_edited_description_is_not_taken(tmp_path, caplog):
     assert kept_files() == []
 
 
-def test_a_kernel_that_would_be_written_elsewhere_is_not_taken(tmp_path):
+def test_a_kernel_with_files_outside_of_the_kernel_folder_is_not_taken(tmp_path):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "entry.onnx").write_bytes(b"mine")
     hashes = hashes_of(["entry.onnx"], tmp_path / "made")
@@ -104,7 +104,7 @@ def test_a_kernel_that_would_be_written_elsewhere_is_not_taken(tmp_path):
     assert not (tmp_path / "bundle").exists()
 
 
-def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path, monkeypatch):
+def test_the_least_recently_used_kernel_is_removed_first(tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "70000")
     for k, name in enumerate(NAMES[:3]):
         compilation.keep_kernel(name, made(tmp_path, name, seed=k), tmp_path)
@@ -120,7 +120,7 @@ def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path, monkeypatch
     assert len(kept_files()) == 3
 
 
-def test_what_a_user_keeps_there_stays(tmp_path, monkeypatch):
+def test_files_of_the_user_are_not_removed(tmp_path, monkeypatch):
     compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
     (compilation.kernel_folder() / "mine.txt").write_bytes(b"a user's own")
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "22000")
@@ -144,7 +144,7 @@ def use(own: Path, shared: Path, *, forget: bool = False) -> None:
         assert found is None or is_whole(found, shared)
 
 
-def test_threads_and_processes_use_it_at_the_same_time(tmp_path):
+def test_threads_and_processes_use_the_cache_at_the_same_time(tmp_path):
     folders = [f"Path({str(tmp_path / f'p{k}')!r})" for k in range(2)]
     codes = [f"{OWN}use({folder}, {folder}, forget=True)" for folder in folders]
     children = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
@@ -165,17 +165,17 @@ compilation.keep_kernel(NAME, made(Path(sys.argv[1]), NAME), Path(sys.argv[1]))
 """
 
 
-def test_a_process_that_is_killed_leaves_nothing_that_counts(tmp_path):
+def test_a_killed_process_leaves_no_kernel_that_is_taken(tmp_path):
     command = [sys.executable, "-c", OWN + KILLED, tmp_path / "made"]
     assert subprocess.run(command).returncode == 99
-    assert kept_files()  # what it was writing
+    assert kept_files()  # temporary files
     assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
     compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
     assert kept_files() == [NAME]
 
 
-def test_a_full_disk_is_no_failure(tmp_path):
-    resource = pytest.importorskip("resource")  # limits the length of files
+def test_a_full_disk_is_not_an_error(tmp_path):
+    resource = pytest.importorskip("resource")  # limits the size of files
     kernel = made(tmp_path, NAME)
     compilation.keep_kernel(NAME, kernel, tmp_path)
     large = made(tmp_path, NAMES[1], size=1_000_000)
@@ -185,7 +185,9 @@ def test_a_full_disk_is_no_failure(tmp_path):
         compilation.keep_kernel(NAMES[1], large, tmp_path)
         assert compilation.take_kernel(NAMES[1], tmp_path / "bundle") is None
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-        assert compilation.take_kernel(NAME, tmp_path / "bundle") is None  # there is no room for it
+        assert (
+            compilation.take_kernel(NAME, tmp_path / "bundle") is None
+        )  # the files exceed the limit
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert kept_files() == [NAME]
@@ -193,7 +195,7 @@ def test_a_full_disk_is_no_failure(tmp_path):
     assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
 
 
-def test_a_cache_that_nobody_may_write_to_is_read(tmp_path):
+def test_a_read_only_cache_is_read(tmp_path):
     if os.getuid() == 0:
         pytest.skip("root may write everywhere")
     kernel = made(tmp_path, NAME)
@@ -207,7 +209,7 @@ def test_a_cache_that_nobody_may_write_to_is_read(tmp_path):
     assert kept_files() == [NAME]
 
 
-def test_a_limit_that_is_no_number_is_told(tmp_path, monkeypatch, caplog):
+def test_an_invalid_limit_is_reported(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "much")
     compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
     assert kept_files() == [NAME]

@@ -1,4 +1,4 @@
-"""onnxfold.InferenceSession: what onnxruntime's session does, on a model that is optimized once."""
+"""Test `onnxfold.InferenceSession` against onnxruntime, and its cache of optimized models."""
 
 import inspect
 import json
@@ -32,7 +32,7 @@ OWN = ("level", "target", "runtime_constants", "max_cache_bytes")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of kept models; that of the user is left alone."""
+    """Set a temporary cache folder, and return its folder of optimized models."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "onnxfold" / "sessions"
 
@@ -42,13 +42,13 @@ def entries(cache: Path) -> list[Path]:
 
 
 def state(cache: Path) -> dict[str, tuple[int, int]]:
-    """What tells whether a file of a kept model was written again."""
+    """Return the inodes and change times of cached files, which change if a file is rewritten."""
     found = [path for entry in entries(cache) for path in entry.iterdir()]
     return {str(path): (path.stat().st_ino, path.stat().st_ctime_ns) for path in found}
 
 
 def product(seed: int = 0, *, external: str | None = None) -> onnx.ModelProto:
-    """y = x @ transpose(w) + (1 + 2), with a weight of 64 KiB."""
+    """Return the model y = x @ transpose(w) + (1 + 2), with a weight of 64 KiB."""
     model = parse(
         """g (float[n, 128] x) => (float[n, 128] y) <float one = {1}, float two = {2}>
         { t = Transpose(w) m = MatMul(x, t) s = Add(one, two) y = Add(m, s) }""",
@@ -71,7 +71,7 @@ X = floats(3, 128, seed=1)
 
 
 def close(session: ort.InferenceSession, seed: int = 0) -> bool:
-    """Whether a session computes `product`."""
+    """Return whether a session computes `product(seed)`."""
     expected = X @ floats(128, 128, seed=seed).T + 3
     return np.allclose(session.run(None, {"x": X})[0], expected, atol=1e-4)
 
@@ -126,7 +126,7 @@ def test_signature() -> None:
 
 
 @pytest.mark.parametrize("version", [None, 0, 3])
-def test_what_a_session_says_about_its_model(path: Path, version: int | None) -> None:
+def test_metadata_equals_that_of_onnxruntime(path: Path, version: int | None) -> None:
     model = product()
     model.graph.name = "a graph"
     model.producer_name = "a test"
@@ -163,7 +163,7 @@ def result(process: subprocess.Popen[str]) -> dict[str, object]:
     return json.loads(output)
 
 
-def test_the_second_start_opens_what_the_first_has_made(path: Path, cache: Path) -> None:
+def test_second_process_opens_the_cached_model(path: Path, cache: Path) -> None:
     os.utime(path, (0, 0))
     assert result(start(path))["optimized"]
     made = state(cache)
@@ -174,7 +174,7 @@ def test_the_second_start_opens_what_the_first_has_made(path: Path, cache: Path)
     assert made == state(cache)
 
 
-def test_processes_at_once_make_one_entry(path: Path, cache: Path) -> None:
+def test_concurrent_processes_create_one_entry(path: Path, cache: Path) -> None:
     results = [result(process) for process in [start(path) for _ in range(4)]]
     assert len({found["sum"] for found in results}) == 1
     assert len(entries(cache)) == 1
@@ -182,7 +182,7 @@ def test_processes_at_once_make_one_entry(path: Path, cache: Path) -> None:
     assert not [name for name in os.listdir(cache) if name.startswith(".")]
 
 
-def test_bytes_and_paths_of_equal_content(path: Path, tmp_path: Path, cache: Path) -> None:
+def test_files_of_equal_content_share_an_entry(path: Path, tmp_path: Path, cache: Path) -> None:
     (tmp_path / "copy.onnx").write_bytes(path.read_bytes())
     onnxfold.InferenceSession(path)
     made = state(cache)
@@ -194,7 +194,7 @@ def test_bytes_and_paths_of_equal_content(path: Path, tmp_path: Path, cache: Pat
     assert len(entries(cache)) == 2
 
 
-def test_a_model_that_is_replaced(path: Path) -> None:
+def test_replaced_model_is_optimized_again(path: Path) -> None:
     for seed in (0, 1, 2):
         onnx.save(product(seed), path)
         os.utime(path, (0, 0))
@@ -202,7 +202,7 @@ def test_a_model_that_is_replaced(path: Path) -> None:
         assert close(onnxfold.InferenceSession(path), seed)
 
 
-def test_external_data_that_is_written_again(tmp_path: Path, cache: Path) -> None:
+def test_changed_external_data_is_detected(tmp_path: Path, cache: Path) -> None:
     model = tmp_path / "m.onnx"
     data = tmp_path / "m.data"
     onnx.save(product(0, external="m.data"), model)
@@ -222,7 +222,7 @@ def test_external_data_that_is_written_again(tmp_path: Path, cache: Path) -> Non
 
 
 def flip(entry: Path) -> None:
-    """Change bytes of the weights; sizes and times of change stay."""
+    """Change the bytes of the weights, but not the size and modification time of the file."""
     file = entry / "weights"
     status = file.stat()
     file.write_bytes(bytes(byte ^ 0x40 for byte in file.read_bytes()))
@@ -239,7 +239,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_entries_are_made_again(path: Path, cache: Path, damage) -> None:
+def test_damaged_entries_are_replaced(path: Path, cache: Path, damage) -> None:
     onnxfold.InferenceSession(path)
     (entry,) = entries(cache)
     DAMAGES[damage](entry)
@@ -252,7 +252,7 @@ def test_damaged_entries_are_made_again(path: Path, cache: Path, damage) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"files": 3, "settled": true}', b"\xff"])
-def test_damaged_links_are_made_again(path: Path, cache: Path, content: bytes) -> None:
+def test_damaged_links_are_replaced(path: Path, cache: Path, content: bytes) -> None:
     onnxfold.InferenceSession(path)
     (link,) = cache.glob("*.json")
     link.write_bytes(content)
@@ -260,7 +260,9 @@ def test_damaged_links_are_made_again(path: Path, cache: Path, content: bytes) -
     assert link.read_bytes() != content
 
 
-def test_the_bound(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_size_is_bounded(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", "200000")
     for seed in range(5):
         onnx.save(product(seed), tmp_path / f"{seed}.onnx")
@@ -289,15 +291,19 @@ def test_the_bound_counts_the_link_of_a_model(
 
 
 @pytest.mark.parametrize("limit", ["0", "1000"])
-def test_models_larger_than_the_bound(path: Path, cache: Path, limit, monkeypatch) -> None:
+def test_models_larger_than_the_bound_are_not_cached(
+    path: Path, cache: Path, limit, monkeypatch
+) -> None:
     monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", limit)
     assert close(onnxfold.InferenceSession(path))
     assert close(onnxfold.InferenceSession(path.read_bytes()))
     assert not cache.exists()
 
 
-def test_models_that_become_larger_than_the_bound(tmp_path: Path, cache, monkeypatch) -> None:
-    """onnxruntime stores the result of ConstantOfShape."""
+def test_models_that_grow_beyond_the_bound_are_not_cached(
+    tmp_path: Path, cache, monkeypatch
+) -> None:
+    """onnxruntime folds the ConstantOfShape, so the optimized model exceeds the bound."""
     text = """g (float[n, 128] x) => (float[n, 128] y) <int64[2] sizes = {128, 128}>
         { w = ConstantOfShape (sizes) y = MatMul(x, w) }"""
     path = saved(text, tmp_path / "m.onnx")
@@ -311,10 +317,12 @@ def test_models_that_become_larger_than_the_bound(tmp_path: Path, cache, monkeyp
 
 
 @pytest.mark.parametrize("folder", ["{}/file", "relative"])
-def test_a_folder_that_cannot_be_made(folder, path: Path, tmp_path, monkeypatch, caplog) -> None:
+def test_unusable_folder_is_reported_once(
+    folder, path: Path, tmp_path, monkeypatch, caplog
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "none")  # the system knows none either
+    monkeypatch.setenv("HOME", "none")  # a relative HOME is not used
     monkeypatch.setenv("XDG_CACHE_HOME", folder.format(tmp_path))
     for _ in range(3):
         assert close(onnxfold.InferenceSession(path))
@@ -327,7 +335,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=128k", "tmpfs")
 
 
-def test_a_full_disk(path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_ignore_a_full_disk(
+    path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
     (small_disk / "onnxfold").mkdir()
     (small_disk / "other").write_bytes(bytes(100_000))
@@ -335,7 +345,7 @@ def test_a_full_disk(path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPat
     assert sum(file.is_file() for file in (small_disk / "onnxfold").rglob("*")) == 0
 
 
-def test_onnxruntime_says_what_is_wrong(tmp_path: Path, path: Path) -> None:
+def test_errors_equal_those_of_onnxruntime(tmp_path: Path, path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     for source in (tmp_path / "bad.onnx", tmp_path / "missing.onnx", tmp_path, b"nothing", 3):
         with pytest.raises(Exception) as theirs:
@@ -352,7 +362,7 @@ def test_onnxruntime_says_what_is_wrong(tmp_path: Path, path: Path) -> None:
         assert str(ours.value) == str(theirs.value)
 
 
-def test_a_model_that_onnxfold_refuses(tmp_path: Path, cache: Path) -> None:
+def test_models_that_onnxfold_refuses_are_opened_unchanged(tmp_path: Path, cache: Path) -> None:
     model = product()
     model.graph.name = "name"
     content = model.SerializeToString().replace(b"name", b"\xffame")
@@ -364,7 +374,7 @@ def test_a_model_that_onnxfold_refuses(tmp_path: Path, cache: Path) -> None:
     assert not result(start(tmp_path / "m.onnx"))["optimized"]
 
 
-def test_options_stay_and_hold(path: Path, tmp_path: Path) -> None:
+def test_options_are_used_and_not_changed(path: Path, tmp_path: Path) -> None:
     for kept in (False, True):
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
@@ -384,7 +394,7 @@ def test_options_stay_and_hold(path: Path, tmp_path: Path) -> None:
     assert onnxfold.InferenceSession(path).get_inputs()[0].shape == ["n", 128]
 
 
-def test_weights_that_come_with_the_options(tmp_path: Path) -> None:
+def test_external_initializers_in_the_options_replace_weights(tmp_path: Path) -> None:
     onnx.save(product(0, external="m.data"), tmp_path / "m.onnx")
     for _ in range(2):
         options = ort.SessionOptions()
@@ -399,7 +409,7 @@ def _value(seed: int, *shape: int) -> ort.OrtValue:
 
 
 def _initializer(name: str, *shape: int):
-    """Return a function that adds an initializer to options, and returns what must stay alive."""
+    """Return a function that adds an initializer to options and returns the value to keep alive."""
 
     def add(options: ort.SessionOptions) -> object:
         value = _value(5, *shape)
@@ -434,7 +444,7 @@ def _entry(name: str, value: str = "1"):
     return lambda options: options.add_session_config_entry(name, value)
 
 
-# How to give an option, by its name.
+# Functions that set an option, by its name.
 OPTIONS = {
     "add_initializer of a weight": _initializer("w", 8, 8),
     "add_initializer of a constant result": _initializer("k", 8, 8),
@@ -479,7 +489,7 @@ OPTIONS = {
     "add_session_config_entry of no known entry": _entry("session.no_such_entry"),
     "strict_shape_type_inference": _entry("session.strict_shape_type_inference"),
 }
-# Those that only read, and those that the tests of files and of custom ops cover.
+# Methods that only read, and options that the tests of files and of custom ops cover.
 OTHERS = {"has_providers", "get_session_config_entry", "register_custom_ops_library"}
 OTHERS |= {"enable_profiling", "profile_file_prefix", "optimized_model_filepath"}
 
@@ -491,7 +501,7 @@ def test_every_option_is_tested() -> None:
 
 
 def outcome(kind, path: Path, give) -> object:
-    """What a session with an option computes, or the class of its error."""
+    """Return the input shape and results of a session with an option, or the class of its error."""
     options = ort.SessionOptions()
     alive = give(options)
     try:
@@ -505,7 +515,7 @@ def outcome(kind, path: Path, give) -> object:
 
 @pytest.mark.parametrize("start", ["first", "second"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_does_what_it_does_in_onnxruntime(name, start, tmp_path: Path) -> None:
+def test_every_option_has_the_effect_of_onnxruntime(name, start, tmp_path: Path) -> None:
     model = parse(
         """g (float[n, 8] x) => (float[n, 8] y, float[n, 8] z) {
         c = Constant<value = float[8] {1, 2, 3, 4, 5, 6, 7, 8}> ()
@@ -530,7 +540,7 @@ def test_every_option_does_what_it_does_in_onnxruntime(name, start, tmp_path: Pa
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-# Entries that decide how a session is opened or run, but not what it computes.
+# Entries that change how a session is opened or run, but not its results.
 RUN_TIME = re.compile(
     r"""session\.(allow_released_opsets_only|collect_node_memory_stats_to_file
     |debug_layout_transformation|disable_cpu_ep_fallback|disable_model_compile
@@ -548,7 +558,7 @@ RUN_TIME = re.compile(
 
 
 def test_every_entry_of_options_is_known() -> None:
-    """An entry that decides what onnxruntime makes of a model must be part of the keys."""
+    """An entry that changes how onnxruntime optimizes a model must be part of the cache key."""
     library = Path(onnxruntime_pybind11_state.__file__).read_bytes()
     pattern = rb"\0((?:session|optimization|mlas|ep)\.[a-z0-9_.]*[a-z0-9_])(?=\0)"
     names = {name.decode() for name in re.findall(pattern, library)}
@@ -567,7 +577,7 @@ def test_unknown_keywords(path: Path) -> None:
     assert close(onnxfold.InferenceSession(path, disabled_optimizers=["ConstantFolding"]))
 
 
-def test_options_that_decide_what_onnxruntime_makes(path: Path, cache: Path) -> None:
+def test_options_that_affect_the_optimized_model_are_in_the_key(path: Path, cache: Path) -> None:
     levels = ort.GraphOptimizationLevel
     for count, level in enumerate((levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_ALL), 1):
         options = ort.SessionOptions()
@@ -582,7 +592,7 @@ def test_options_that_decide_what_onnxruntime_makes(path: Path, cache: Path) -> 
         onnxfold.InferenceSession(path, level=7)
 
 
-def test_sessions_with_other_files_are_onnxruntimes(path: Path, tmp_path: Path, cache) -> None:
+def test_models_with_other_files_are_opened_unchanged(path: Path, tmp_path: Path, cache) -> None:
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "made.ort")
     assert close(onnxfold.InferenceSession(path, options))
@@ -598,7 +608,7 @@ def test_sessions_with_other_files_are_onnxruntimes(path: Path, tmp_path: Path, 
 
 
 def test_other_providers(path: Path, cache: Path) -> None:
-    """Only what onnxfold makes is kept for a provider that may compile nodes."""
+    """onnxruntime does not optimize cached models for providers that may compile nodes."""
     options = ort.SessionOptions()
     (device,) = [d for d in ort.get_ep_devices() if d.ep_name in CPU][:1]
     options.add_provider_for_devices([device], {})
@@ -614,7 +624,7 @@ def test_other_providers(path: Path, cache: Path) -> None:
         session.set_providers(CPU, [{}, {}])
 
 
-def test_custom_ops_stay(tmp_path: Path, cache: Path) -> None:
+def test_custom_ops_are_kept(tmp_path: Path, cache: Path) -> None:
     model = product()
     model.graph.node.append(onnx.helper.make_node("Mine", ["x"], ["z"], domain="my.own"))
     model.graph.output.append(onnx.helper.make_empty_tensor_value_info("z"))

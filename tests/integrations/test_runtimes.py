@@ -1,4 +1,4 @@
-"""Where models go: other formats and tools take what onnxfold has written."""
+"""Test that other formats and tools accept optimized models."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ SWIN = Path("models/swin.onnx")
 
 
 def test_the_ort_format_of_mobile_and_web(tmp_path: Path):
-    """onnxruntime's own converter, on the model and on the optimized one: smaller, and the same."""
+    """In the ORT format, the optimized model is smaller and has the same results."""
     sizes = {}
     results = {}
     image = np.random.default_rng(0).random((1, 3, 64, 64), dtype=np.float32)
@@ -38,7 +38,7 @@ def test_the_ort_format_of_mobile_and_web(tmp_path: Path):
 
 
 def test_polygraphy(tmp_path: Path):
-    """Its own comparison of the two models, run on onnxruntime."""
+    """Polygraphy finds no difference between the two models on onnxruntime."""
     pytest.importorskip("polygraphy")
     polygraphy = Path(sys.executable).with_name("polygraphy")
     onnxfold.optimize_file(

@@ -27,7 +27,7 @@ def model(tmp_path, monkeypatch):
     return saved(DECODER, tmp_path / "model.onnx", w=floats(64, 64))
 
 
-def test_split_tells_what_is_cached(done, model, tmp_path):
+def test_split_lists_cached_tensors(done, model, tmp_path):
     result = done("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     assert "keys" in result.out and "states" in result.out
     assert "3 run every time (entry), 1 once per setting (runtime_fold)" in result.out
@@ -35,7 +35,7 @@ def test_split_tells_what_is_cached(done, model, tmp_path):
     assert names >= {"entry.onnx", "runtime_fold.onnx", "manifest.json"}
 
 
-def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
+def test_split_as_json_with_sizes_and_a_cache_limit(run, model, tmp_path):
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "*", "--json")
     whole = json.loads(run(*arguments, "--nominal", "batch=100").out)
     assert len(whole["cached"]) == 1
@@ -58,7 +58,7 @@ def test_split_compiles_and_writes_the_stages(done, model, tmp_path, monkeypatch
     assert 0 <= json.loads(result.out)["models"][1]["max_difference"] < 1e-4
 
 
-def test_a_compiler_that_is_not_there_is_told(run, done, model, tmp_path, monkeypatch):
+def test_missing_compiler_is_reported(run, done, model, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     result = run(*arguments, "--backend", "onnx-mlir", "--strict-backend")
@@ -72,16 +72,14 @@ def test_a_compiler_that_is_not_there_is_told(run, done, model, tmp_path, monkey
     assert "1 with onnxruntime: ONNXFOLD_ONNX_MLIR is no program" in result.out
 
 
-def test_what_must_be_compiled_is_compiled_or_the_old_bundle_stays(
-    run, model, tmp_path, monkeypatch
-):
+def test_failed_strict_compilation_keeps_the_old_bundle(run, model, tmp_path, monkeypatch):
     use_double(tmp_path, monkeypatch)
     strict = ("--backend", "onnx-mlir", "--strict-backend")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const")
     assert run(*arguments, "states", *strict).code == 0
     before = contents(tmp_path / "out")
     proto = onnx.load(model)
-    proto.graph.node[1].op_type = "Tanh"  # which the double does not compile
+    proto.graph.node[1].op_type = "Tanh"  # the double does not compile Tanh
     onnx.save(proto, model)
     result = run(*arguments, "states", "--runtime-const", "gain", *strict)
     assert result.code == 2
@@ -89,7 +87,7 @@ def test_what_must_be_compiled_is_compiled_or_the_old_bundle_stays(
     assert contents(tmp_path / "out") == before
 
 
-def test_split_without_a_word(run, model, tmp_path):
+def test_quiet_split_prints_nothing(run, model, tmp_path):
     result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "gain", "-q")
     assert (result.code, result.out, result.err) == (0, "", "")
 
@@ -109,7 +107,7 @@ def rows_of(text):
     return {line.split("  ")[0]: line.split() for line in text.splitlines()[2:]}
 
 
-def test_without_constants_the_inputs_worth_holding_constant_are_listed(run, tmp_path):
+def test_split_without_constants_suggests_inputs(run, tmp_path):
     decoder = MODELS / "t5-decoder.onnx"
     result = run("split", decoder, "-o", tmp_path / "out", "--nominal", "dec_seq=1")
     assert result.code == 2 and result.err == "" and not (tmp_path / "out").exists()
@@ -126,7 +124,7 @@ def test_without_constants_the_inputs_worth_holding_constant_are_listed(run, tmp
     assert made.code == 0 and "cached: 6 tensors, 4.2 MB" in made.out and best["nbytes"] > 4e6
 
 
-def test_adapters_are_listed(run, tmp_path):
+def test_adapters_are_suggested(run, tmp_path):
     for name in ("dynamo", "torchscript"):
         result = run("split", MODELS / "lora" / f"{name}.onnx")
         assert result.code == 2
@@ -134,7 +132,7 @@ def test_adapters_are_listed(run, tmp_path):
         assert "onnx -O2 --runtime-const NAME" in result.out
 
 
-def test_inputs_that_let_nothing_run_once(run, tmp_path):
+def test_no_suggestion_for_inputs_without_effect(run, tmp_path):
     text = "g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }"
     result = run("split", saved(text, tmp_path / "plain.onnx"))
     assert result.code == 2
@@ -157,7 +155,7 @@ def test_kernels_for_several_cpu_levels(done, model, tmp_path):
 
 
 @needs_iree
-def test_a_misspelled_option_of_the_compiler_is_one_line(run, model, tmp_path):
+def test_misspelled_compiler_option_is_one_line(run, model, tmp_path):
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     result = run(*arguments, "--backend", "iree", "--backend-option=--iree-opt-levl=O3")
     assert result.code == 2

@@ -100,7 +100,7 @@ def test_compare_table():
 
 
 def open_terminal(monkeypatch):
-    """Standard output becomes a terminal of 80 columns."""
+    """Replace standard output by a terminal with 80 columns."""
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
@@ -111,7 +111,7 @@ def lines_of(text):
     return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in text.splitlines()]
 
 
-def test_columns_that_a_terminal_does_not_hold_become_rows(monkeypatch):
+def test_wide_tables_are_transposed(monkeypatch):
     open_terminal(monkeypatch)
     titles = [f"figure {k}" for k in range(12)]
     rows = [(name, *(f"{k + 10}.25 ms" for k in range(12))) for name in ("before", "after")]
@@ -122,7 +122,7 @@ def test_columns_that_a_terminal_does_not_hold_become_rows(monkeypatch):
     ]
 
 
-def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
+def test_table_fits_80_columns(monkeypatch):
     open_terminal(monkeypatch)
     name = "/encoder/layers.0/attention" * 3
     figures = ("10/10", "9.91e-07", "2.34e-05", "274")
@@ -139,7 +139,7 @@ def test_peak_memory_is_plausible():
     assert peak is None or 10**6 < peak < 10**12
 
 
-def test_a_terminal_obeys_no_name():
+def test_control_characters_of_names_are_escaped():
     name = "red\x1b[31m\r\x9b2J"
     result = Comparison("a.onnx", "b.onnx", outputs=[output_result(name)])
     text = result.to_text()

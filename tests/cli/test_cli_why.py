@@ -11,7 +11,7 @@ def adapter(tmp_path):
     return saved(TEXTS["an adapter and an If"], tmp_path / "adapter.onnx", w=floats(64, 64))
 
 
-def test_what_would_make_it_run_once_is_what_split_does(run, adapter, tmp_path):
+def test_suggested_constants_let_split_cache_the_value(run, adapter, tmp_path):
     why = onnxfold.why(adapter, "merged")
     assert (why.is_variable, why.inputs) == (True, ["a", "b"])
     printed = run("explain", adapter, "--why", "merged").out
@@ -21,7 +21,7 @@ def test_what_would_make_it_run_once_is_what_split_does(run, adapter, tmp_path):
     assert [info.name for info in bundle.manifest.cached] == ["merged"]
 
 
-def test_a_node_in_a_branch_runs_as_often_as_what_holds_it(run, adapter):
+def test_node_in_a_branch_depends_on_the_inputs_of_its_if(run, adapter):
     document = json.loads(run("explain", adapter, "--why", "e", "--json").out)
     assert document["operands"] == ["merged"]
     assert [step["value"] for step in document["path"]] == ["merged", "ab", "a"]
@@ -30,7 +30,7 @@ def test_a_node_in_a_branch_runs_as_often_as_what_holds_it(run, adapter):
     assert "in a subgraph of If picked" in run("explain", adapter, "--why", "e").out
 
 
-def test_a_constant_node_has_its_decision(done, tiny, adapter):
+def test_constant_nodes_have_a_decision(done, tiny, adapter):
     result = done("explain", tiny, "--why", "v")
     assert "v = Mul: constant" in result.out
     assert "folded" in result.out
@@ -41,7 +41,7 @@ def test_a_constant_node_has_its_decision(done, tiny, adapter):
     assert "would grow" in why.decision.reason
 
 
-def test_a_node_whose_value_follows_from_shapes_is_gone(run, swin):
+def test_node_computed_from_shapes_is_removed(run, swin):
     gather = "/m/swin/encoder/layers.0/blocks.1/attention/Gather_1"
     result = run("explain", swin, "--why", gather)
     assert "not in the optimized model" in result.out
@@ -64,7 +64,7 @@ def test_a_real_model(done, swin):
         ("", "no node has the name ''"),
     ],
 )
-def test_names_of_no_node_are_one_error(run, adapter, name, part):
+def test_unknown_names_are_one_error(run, adapter, name, part):
     result = run("explain", adapter, "--why", name)
     assert (result.code, result.out) == (2, "")
     assert part in result.err

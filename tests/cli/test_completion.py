@@ -17,7 +17,7 @@ printf '%s\\n' "${COMPREPLY[@]}" $files
 
 @pytest.fixture
 def complete(tmp_path):
-    """What a shell offers for the last of some words, in a folder with models."""
+    """Return a function that completes the last word in a shell, in a folder with models."""
     for name in ("model.onnx", "other.onnx"):
         (tmp_path / name).touch()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -52,7 +52,7 @@ def test_commands_options_and_files(complete, shell):
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_names(complete, shell):
+def test_names_of_rules_and_options(complete, shell):
     offered = complete(shell, "onnxfold", "optimize", "m.onnx", "--disable", "gelu")
     assert "gelu_tanh" in offered and all(name.startswith("gelu") for name in offered)
     assert "activations" in complete(shell, "onnxfold", "optimize", "--disable", "act")
@@ -66,7 +66,7 @@ def test_names(complete, shell):
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_without_the_word_optimize(complete, shell):
+def test_completion_without_the_command_optimize(complete, shell):
     assert complete(shell, "onnxfold", "mo") == {"model.onnx"}
     assert complete(shell, "onnxfold", "--lev") == {"--level"}
     assert complete(shell, "onnxfold", "model.onnx", "ot") == {"other.onnx"}

@@ -1,4 +1,4 @@
-"""Rules and passes of another package that is installed, used by the commands."""
+"""Test that commands use the rules, passes and targets of an installed package."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from onnxfold.rewrite import op, rule
 
 @rule
 def hardmax_twice(x):
-    """Once is enough."""
+    """Hardmax is idempotent."""
     return op.Hardmax(op.Hardmax(x)) >> op.Hardmax(x)
 
 
@@ -35,7 +35,7 @@ class Rename(ir.passes.InPlacePass):
 
 
 class Configured(ir.passes.InPlacePass):
-    """Add the level that the options ask for to the name."""
+    """Append the level of the options to the name."""
 
     def __init__(self, *, options):
         super().__init__()
@@ -60,7 +60,7 @@ MODEL = "g (float[2] x) => (float[2] y) { h = Hardmax (x) y = Hardmax (h) }"
 
 
 def install(folder: Path, module: str = MODULE) -> Path:
-    """Installs a package with one module where only this test sees it, as pip leaves it."""
+    """Install a package with one module into a folder, with the metadata that pip writes."""
     site = folder / "site"
     info = site / "onnxfold_stranger-1.0.dist-info"
     info.mkdir(parents=True)
@@ -71,7 +71,7 @@ def install(folder: Path, module: str = MODULE) -> Path:
 
 
 def onnxfold(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command, in a process that sees what is installed there."""
+    """Run the command in a process with the folder on its path."""
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "onnxfold", *map(str, arguments)],
@@ -94,12 +94,12 @@ def model(tmp_path) -> Path:
 def test_rules_and_passes_are_listed(site):
     listed = onnxfold(site, "rules")
     assert listed.returncode == 0, listed.stderr
-    assert "hardmax_twice  Once is enough." in listed.stdout
+    assert "hardmax_twice  Hardmax is idempotent." in listed.stdout
     passes = onnxfold(site, "passes").stdout
     assert "rename" in passes and "onnxfold_stranger:Rename" in passes
 
 
-def test_a_rule_is_applied_and_can_be_disabled(site, model, tmp_path):
+def test_rule_is_applied_and_can_be_disabled(site, model, tmp_path):
     out = tmp_path / "out.onnx"
     done = onnxfold(site, "optimize", model, "-o", out, "--check", 1, "--json")
     assert done.returncode == 0, done.stderr
@@ -117,7 +117,7 @@ def test_passes_run_by_name(site, model, tmp_path):
     assert onnx.load(out).graph.name == "renamed at level 2"
 
 
-def test_a_target_is_selected_by_name(site, model, tmp_path):
+def test_target_is_selected_by_name(site, model, tmp_path):
     out = tmp_path / "out.onnx"
     done = onnxfold(site, "optimize", model, "-o", out, "--target", "stranger-runtime")
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def test_a_target_is_selected_by_name(site, model, tmp_path):
     assert "stranger-runtime" in done.stderr
 
 
-def test_a_package_that_cannot_be_loaded_is_named(model, tmp_path):
+def test_error_names_the_package_that_cannot_be_loaded(model, tmp_path):
     site = install(tmp_path, "raise RuntimeError('out of order')")
     done = onnxfold(site, "optimize", model, "-o", tmp_path / "out.onnx")
     assert done.returncode == 2

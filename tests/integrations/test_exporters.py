@@ -1,4 +1,4 @@
-"""Where models come from: the results of exporters, without a file if there is a way."""
+"""Test models of exporters, in memory if the exporter supports this."""
 
 import shutil
 from collections.abc import Callable
@@ -22,8 +22,8 @@ def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray
     return session.run(None, feeds)
 
 
-def test_pytorch_without_a_file(tmp_path: Path):
-    """A program of `torch.onnx.export(..., dynamo=True)` is optimized where it is."""
+def test_pytorch_program_is_optimized_in_memory(tmp_path: Path):
+    """`onnxfold.optimize` changes the program of `torch.onnx.export(..., dynamo=True)` in place."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
 
@@ -61,13 +61,13 @@ def test_pytorch_without_a_file(tmp_path: Path):
     program.save(tmp_path / "model.onnx")
     onnxfold.compare(program, tmp_path / "model.onnx").assert_equal()
     onnxfold.optimize(program, dims={"batch": 2})
-    with pytest.raises(InvalidArgument, match="Expected: 2"):  # a new session is made
+    with pytest.raises(InvalidArgument, match="Expected: 2"):  # the program opens a new session
         program(again)
 
 
 @pytest.mark.parametrize("layer", ["GRU", "LSTM", "Conv1d"])
 def test_squeeze_of_torchscript(layer: str, tmp_path: Path):
-    """It squeezes an axis of an unknown size by an If; later layers take one rank only."""
+    """TorchScript squeezes an axis of dynamic size by an `If`. Later layers need a fixed rank."""
     torch = pytest.importorskip("torch")
     is_recurrent = layer != "Conv1d"
 
@@ -130,7 +130,7 @@ def test_optimum(tmp_path: Path):
     ],
 )
 def test_ultralytics(name: str, sizes: dict[str, bool], tmp_path: Path, monkeypatch):
-    """Exports with `simplify=False`, and with onnxslim, in whose place onnxfold can be put."""
+    """onnxfold optimizes raw exports, and can replace onnxslim in exports with `simplify=True`."""
     ultralytics = pytest.importorskip("ultralytics")
     onnxslim = pytest.importorskip("onnxslim")
     monkeypatch.chdir(tmp_path)
@@ -201,7 +201,7 @@ def test_keras(network: Callable[[ModuleType], Any]):
     from_keras = pytest.importorskip("tf2onnx").convert.from_keras
     keras.utils.set_random_seed(0)
     layers = network(keras)
-    module = keras.Model(layers.inputs, layers.outputs)  # a Sequential is not converted
+    module = keras.Model(layers.inputs, layers.outputs)  # tf2onnx does not convert a Sequential
     numbers = np.random.default_rng(0)
     module.set_weights([numbers.uniform(0.1, 0.5, w.shape) for w in module.get_weights()])
     (given,) = module.inputs
@@ -220,7 +220,7 @@ def test_keras(network: Callable[[ModuleType], Any]):
     ("name", "most"), [("EfficientNetB0", (18, 1)), ("MobileNetV3Small", (21, 3))]
 )
 def test_transposes_of_keras(name: str, most: tuple[int, int]):
-    """tf2onnx leaves one before each reduction; exact rules leave it as well."""
+    """tf2onnx leaves a `Transpose` before each reduction, and exact rules do not remove it."""
     keras = pytest.importorskip("keras")
     tensorflow = pytest.importorskip("tensorflow")
     from_keras = pytest.importorskip("tf2onnx").convert.from_keras

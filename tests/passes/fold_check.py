@@ -1,4 +1,4 @@
-"""A model as text, folded, compared with the original on onnxruntime, and what is left of it."""
+"""Helpers that fold a model and compare the result with the original on onnxruntime."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Feeds = Mapping[str, np.ndarray]
 
 @dataclass
 class Folded:
-    """A folded model: what is in it, and why nodes with constant inputs stayed."""
+    """A folded model, its ops, and the reasons why nodes with constant inputs were kept."""
 
     before: onnx.ModelProto
     proto: onnx.ModelProto
@@ -49,7 +49,10 @@ def fold(
     is_valid: bool = True,
     **options: Any,
 ) -> Folded:
-    """Fold a model that may not grow, and assert that it is valid; with feeds, that bits stay."""
+    """Fold a model, by default without growth, and assert that the result is valid.
+
+    With ``feeds``, also assert that the outputs are equal bit for bit.
+    """
     proto = parse(model) if isinstance(model, str) else model
     opened = storage.from_proto(proto)
     outcome = run_passes(opened, Options(**{"level": 0, "max_growth": 0, **options}), time=time)
@@ -65,7 +68,7 @@ def fold(
 
 
 def count_ops(model: ir.Model) -> dict[str, int]:
-    """Nodes by op type, subgraphs and functions included, Constant nodes too."""
+    """Count the nodes of each op type, including Constant nodes, in all subgraphs and functions."""
     return dict(Counter(node.op_type for graph in all_graphs(model) for node in graph))
 
 
@@ -75,7 +78,7 @@ def interface(model: onnx.ModelProto) -> list[str]:
 
 
 def run(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
-    """The outputs on onnxruntime's CPU provider, nothing optimized."""
+    """Return the outputs of onnxruntime's CPU provider without graph optimizations."""
     return reference_session(model).run(None, dict(feeds))
 
 
@@ -89,6 +92,6 @@ X = {"x": np.array([1.5, -2.0], np.float32)}
 
 
 large = floats
-"""A random weight; at [64, 64] it is too large to be stored twice for nothing."""
+"""Create a random weight; one of shape [64, 64] is too large to be stored twice without need."""
 
 __all__ = ["Folded", "X", "assert_same", "fold", "large", "parse", "run", "with_weights"]

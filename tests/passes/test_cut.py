@@ -1,4 +1,4 @@
-"""What may be spent on folds that grow, values folded by name, and what is said about each."""
+"""Test limits of growth by folds, folds by name, and the reasons of decisions."""
 
 import copy
 
@@ -15,7 +15,7 @@ from onnxfold.passes.pipeline import run_passes
 
 
 def expansions(count: int, *sizes: int) -> onnx.ModelProto:
-    """``count`` times for each size: a row of 256 bytes expanded to so many rows."""
+    """Return a model that expands rows of 256 bytes, ``count`` times to each number of rows."""
     lines = []
     weights = {}
     for k, rows in enumerate(s for s in sizes for _ in range(count)):
@@ -28,7 +28,7 @@ def expansions(count: int, *sizes: int) -> onnx.ModelProto:
 
 
 def shape_arithmetic(model: onnx.ModelProto, nodes: int) -> onnx.ModelProto:
-    """The model with nodes in front that are all dead once constants are folded."""
+    """Return the model with additional nodes that are dead after constant propagation."""
     grown = copy.deepcopy(model)
     for k in reversed(range(nodes)):
         name = f"a name like those of exporters/{k}"
@@ -48,63 +48,63 @@ def optimized(model: onnx.ModelProto, **options) -> onnx.ModelProto:
     return result
 
 
-def left(model: onnx.ModelProto, op: str = "Expand") -> int:
+def remaining(model: onnx.ModelProto, op: str = "Expand") -> int:
     return sum(node.op_type == op for node in model.graph.node)
 
 
-def test_bytes_that_the_model_lost_buy_nodes():
+def test_removed_bytes_are_spent_on_folds():
     small = expansions(4, 16)  # 4 KiB each
-    assert left(optimized(small, max_growth=0)) == 4
+    assert remaining(optimized(small, max_growth=0)) == 4
     model = shape_arithmetic(small, 400)
     result = optimized(model, max_growth=0)
-    assert left(result) == 0
+    assert remaining(result) == 0
     assert result.ByteSize() <= model.ByteSize()
 
 
-def test_the_cheapest_are_bought_and_the_model_does_not_grow():
+def test_the_cheapest_nodes_are_folded_and_the_model_does_not_grow():
     model = shape_arithmetic(expansions(2, 12, 24), 120)
     result = optimized(model, max_growth=0)
     lost = model.ByteSize() - optimized(expansions(2, 12, 24), max_growth=0).ByteSize()
-    assert 2 * 12 * 256 < lost < 3 * 24 * 256  # room for the two small ones
-    assert left(result) == 2
+    assert 2 * 12 * 256 < lost < 3 * 24 * 256  # enough for the two small results
+    assert remaining(result) == 2
     assert result.ByteSize() <= model.ByteSize()
 
 
-def test_the_file_may_take_64_kib_more_where_that_saves_nodes():
+def test_a_file_may_grow_by_64_kib_to_save_nodes():
     model = expansions(12, 16, 50)  # 4 KiB each, and 12.8 KB each
     result = optimized(model)
-    assert left(result) == 24 - 12  # the small ones
+    assert remaining(result) == 24 - 12  # the small results are folded
     assert result.ByteSize() <= model.ByteSize() + (1 << 16)
 
 
-def test_a_large_model_may_take_1_percent_more():
-    # 12 times 8 KiB, 12 times 51 kB, 16 MiB
+def test_a_large_model_may_grow_by_1_percent():
+    # 12 results of 8 KiB, 12 results of 51 kB, and a weight of 16 MiB
     model = with_weights(expansions(12, 32, 200), large=large(1 << 22))
     model.graph.output.append(onnx.helper.make_tensor_value_info("large", 1, [1 << 22]))
-    assert left(onnxfold.optimize(model)) == 24 - 12
-    assert left(onnxfold.optimize(model, max_growth=1 << 16)) == 24
+    assert remaining(onnxfold.optimize(model)) == 24 - 12
+    assert remaining(onnxfold.optimize(model, max_growth=1 << 16)) == 24
 
 
-def test_no_single_node_is_worth_more_than_16_kib():
-    assert left(optimized(expansions(1, 60))) == 0
-    assert left(optimized(expansions(1, 70))) == 1
-    assert left(optimized(shape_arithmetic(expansions(1, 70), 400))) == 1
-    assert left(optimized(expansions(1, 70), max_growth=1 << 16)) == 0
+def test_by_default_a_fold_adds_at_most_16_kib_per_node():
+    assert remaining(optimized(expansions(1, 60))) == 0
+    assert remaining(optimized(expansions(1, 70))) == 1
+    assert remaining(optimized(shape_arithmetic(expansions(1, 70), 400))) == 1
+    assert remaining(optimized(expansions(1, 70), max_growth=1 << 16)) == 0
 
 
-def test_growth_is_spent_once():
-    """However often constants are propagated, max_growth is what the whole run may spend."""
+def test_max_growth_limits_the_whole_run():
+    """A run propagates constants several times, and max_growth limits the sum."""
     model = expansions(3, 16, 20, 24)
-    for bought, allowed in ((0, 0), (3, 3 * 16 * 256), (6, 3 * (16 + 20) * 256)):
+    for folded_nodes, allowed in ((0, 0), (3, 3 * 16 * 256), (6, 3 * (16 + 20) * 256)):
         result = onnxfold.optimize(model, max_growth=allowed)
-        assert left(result) == 9 - bought
+        assert remaining(result) == 9 - folded_nodes
         assert result.ByteSize() <= model.ByteSize() + allowed
 
 
-def test_the_same_whatever_kind_of_model_is_given(tmp_path):
+def test_folds_do_not_depend_on_the_kind_of_model(tmp_path):
     model = expansions(4, 16)
     onnx.save(model, tmp_path / "m.onnx")
-    assert left(onnxfold.optimize(model, level=0)) == 0
+    assert remaining(onnxfold.optimize(model, level=0)) == 0
     assert "Expand" not in count_ops(onnxfold.optimize(tmp_path / "m.onnx", level=0))
     assert "Expand" not in count_ops(onnxfold.optimize(storage.from_proto(model), level=0))
     report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "o.onnx", level=0, explain=True)
@@ -117,12 +117,12 @@ def test_the_same_whatever_kind_of_model_is_given(tmp_path):
     assert plans[0].decisions == plans[1].decisions
 
 
-def test_planned_bytes_are_those_of_the_file(tmp_path):
+def test_planned_bytes_equal_the_size_of_the_file(tmp_path):
     model = storage.from_proto(expansions(3, 16))
     run_passes(model, Options(fold_all=True))
     for external in (False, True):
         model.meta[storage.EXTERNAL_KEY] = external
-        path = tmp_path / "model.onnx"  # of the length that is planned for
+        path = tmp_path / "model.onnx"  # as long as the name that the plan assumes
         storage.save(model, path)
         assert storage.model_bytes(storage.load(path)) == planned(model).size
 
@@ -134,7 +134,7 @@ def test_a_value_is_folded_by_name():
     assert "v1" in folded.weights
 
 
-def test_keep_wins():
+def test_keep_takes_precedence_over_fold():
     assert fold(expansions(2, 100), X, fold=["v*"], keep=["v0"]).ops["Expand"] == 1
 
 
@@ -143,7 +143,7 @@ def decisions(folded):
     return {d.value: d for d in (*folded.outcome.folds, *kept)}
 
 
-def test_each_decision_says_its_bytes():
+def test_decisions_contain_bytes():
     model = parse(
         """g (float[64, 64] x) => (float[64, 64] y) {
             t = Transpose (w)
@@ -159,7 +159,7 @@ def test_each_decision_says_its_bytes():
     with_weights(
         model, w=large(64, 64), u=large(1, 64), s=np.int64([64, 64]), z=large(64, 64, seed=3)
     )
-    assert set(decisions(fold(model))) == {"v", "k"}  # what stays
+    assert set(decisions(fold(model))) == {"v", "k"}  # the kept values
     found = decisions(fold(model, {"x": large(64, 64, seed=8)}, explain=True))
     assert set(found) == {"t", "e", "v", "k"}
     t = found["t"]
@@ -167,14 +167,14 @@ def test_each_decision_says_its_bytes():
     k = found["k"]
     assert (t.folded, t.bytes_if_folded, t.bytes_if_kept) == (True, 1 << 14, 1 << 14)
     assert t.reason == "takes no more bytes than its operands"
-    # what the Expand reads would be in the file for it alone; the shape is 16 bytes of that
+    # no other node reads the operands of the Expand; the shape takes 16 bytes
     assert (v.folded, v.bytes_if_folded, v.bytes_if_kept) == (False, 1 << 14, 256 + 16)
     assert v.reason == "the model would grow: its result takes 16,384 bytes"
-    # its weight is in the file anyway
+    # another node reads its weight, so the file contains the weight in any case
     assert (k.folded, k.bytes_if_folded, k.bytes_if_kept) == (False, 1 << 14, 0)
 
 
-def test_small_ones_say_why():
+def test_reasons_of_small_folds():
     folded = fold(
         """g (float[2] x) => (float[2] y) {
             a = Constant <value = float[2] {1, 2}> ()
@@ -189,14 +189,14 @@ def test_small_ones_say_why():
     assert (found["c"].bytes_if_folded, found["c"].folded) == (8, True)
 
 
-def test_what_was_asked_for_says_so():
+def test_reasons_of_requested_folds():
     found = decisions(fold(expansions(1, 100), fold=["v0"], explain=True))
     assert found["v0"].reason == "fold matches the node or its result"
     found = decisions(fold(expansions(1, 100), fold_all=True, explain=True))
     assert found["v0"].reason == "fold_all folds all constants"
 
 
-def test_other_reasons_have_no_bytes():
+def test_nodes_that_cannot_be_folded_have_no_bytes():
     model = parse(
         "g (float[4] x) => (float[4] y) { v = RandomNormal <shape = [4]> () y = Add (x, v) }"
     )

@@ -1,4 +1,4 @@
-"""What nothing uses goes, at every level; the model's inputs and outputs stay."""
+"""Test the removal of dead code."""
 
 import numpy as np
 import onnx_ir as ir
@@ -15,19 +15,19 @@ from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify
 
 
-def test_what_only_the_branches_of_an_unused_node_read_goes_too():
+def test_branches_of_an_unused_node_do_not_keep_their_operands():
     opened = storage.from_proto(parse(TEXTS["an unused If of outer values"]))
     x, c = opened.graph.inputs
     assert RemoveDeadCode()(opened).modified
     assert [node.op_type for node in opened.graph] == ["Neg"]
-    # nodes of branches that are in no model any more are no users
+    # nodes of removed branches are not users
     assert [use.node.op_type for use in x.uses()] == ["Neg"]
     assert not c.uses()
     assert not RemoveDeadCode()(opened).modified
 
 
-def test_between_passes_that_leave_users_behind():
-    """onnx-ir's pass takes out the If and leaves the nodes of its branches as users."""
+def test_users_outside_the_model_are_ignored():
+    """onnx-ir's pass removes the If, but the nodes of its branches are still users."""
     text = TEXTS["an unused If of outer values"]
     opened = storage.from_proto(parse(text.replace("Neg (x)\n}", "Neg (b)\n}")))
     assert common.RemoveUnusedNodesPass()(opened).modified
@@ -36,7 +36,7 @@ def test_between_passes_that_leave_users_behind():
     assert [use.node.op_type for use in opened.graph[1].outputs[0].uses()] == ["Neg"]
 
 
-def test_nodes_of_a_subgraph_that_goes_with_its_node():
+def test_nodes_of_a_subgraph_are_removed_with_its_node():
     model = parse(
         """g (float[2] x, bool c) => (float[2] y) {
             a = Exp (x)
@@ -49,7 +49,7 @@ def test_nodes_of_a_subgraph_that_goes_with_its_node():
     )
     opened = storage.from_proto(model)
     graphs = list(all_graphs(opened))
-    # the inner nodes are found unused before the If that holds them
+    # the inner nodes are visited before the If that contains them
     order = [node for graph in graphs for node in graph]
     remove_unused(order)
     assert [node.op_type for node in opened.graph] == ["Neg"]
@@ -57,7 +57,7 @@ def test_nodes_of_a_subgraph_that_goes_with_its_node():
     assert len(opened.graph.inputs[0].uses()) == 1
 
 
-def test_the_outputs_of_a_graph_are_not_looked_at_for_every_node():
+def test_removal_with_many_outputs_takes_linear_time():
     def work(count: int) -> int:
         pairs = " ".join(f"y{k} = Neg (x) z{k} = Abs (y{k})" for k in range(count))
         results = ", ".join(f"float[2] y{k}" for k in range(count))
@@ -71,7 +71,7 @@ def test_the_outputs_of_a_graph_are_not_looked_at_for_every_node():
 
 
 def test_a_used_node_keeps_all_its_outputs_and_inputs():
-    """Attention computes otherwise when it is not asked for scores, MaxPool without indices."""
+    """Attention computes differently without the output of scores, MaxPool without indices."""
     model = parse(
         """g (float[1, 2, 4, 8] q, float[1, 2, 3, 8] p, float[1, 1, 6] x, float[2] s, int64 n)
             => (float[1, 2, 4, 8] y, float[1, 1, 4] z, float[2] b, float[2] l) {
@@ -90,7 +90,7 @@ def test_a_used_node_keeps_all_its_outputs_and_inputs():
     assert [list(n.input) for n in after.graph.node] == [list(n.input) for n in model.graph.node]
 
 
-def test_indices_of_a_pool_decide_where_a_nan_goes():
+def test_a_maxpool_of_nan_with_unused_indices_keeps_its_bits():
     model = parse(
         "g (float[1, 1, 6] x) => (float[1, 1, 4] y) { y, i = MaxPool <kernel_shape = [3]> (x) }"
     )

@@ -1,4 +1,4 @@
-"""Debugging metadata of exporters is removed; all other metadata stays."""
+"""Test that debugging metadata of exporters is removed and all other metadata is kept."""
 
 import numpy as np
 import onnx
@@ -74,7 +74,7 @@ def keys_in(proto: onnx.ModelProto) -> set[str]:
     return found
 
 
-def test_it_is_removed_from_nodes_values_and_graphs(model):
+def test_metadata_is_removed_from_nodes_values_and_graphs(model):
     feeds = {**FEEDS, "is_large": np.array(True)}
     optimized, report = onnxfold.optimize(model, return_report=True)
     assert keys_in(optimized) == {*KEPT_OF_NODES, "author"}
@@ -84,13 +84,13 @@ def test_it_is_removed_from_nodes_values_and_graphs(model):
     assert_same(model, optimized, feeds)
 
 
-def test_metadata_of_the_model_and_its_interface_stays(model):
+def test_metadata_of_the_model_and_its_interface_is_kept(model):
     optimized = onnxfold.optimize(model)
     assert optimized.metadata_props == model.metadata_props
     assert optimized.graph.input[0].metadata_props == model.graph.input[0].metadata_props
 
 
-def test_it_can_be_kept(model):
+def test_keep_metadata_keeps_debugging_metadata(model):
     optimized, report = onnxfold.optimize(model, keep_metadata=True, return_report=True)
     assert keys_in(optimized) >= {*KEPT_OF_NODES, *REMOVED_OF_NODES, "author"}
     assert report.removed_metadata_bytes == 0
@@ -105,19 +105,19 @@ def test_other_tools_may_use_the_key_namespace(model):
     assert "namespace" in keys_in(onnxfold.optimize(model))
 
 
-def test_the_bytes_are_those_of_the_file():
+def test_reported_bytes_are_those_of_the_file():
     model = parse("g (float[2] x) => (float[2] y) { y = Neg (x) }")
     for key, text in REMOVED_OF_NODES.items():
         model.graph.node[0].metadata_props.add(key=key, value=text)
     model.graph.node[0].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=SCOPES)
     optimized, report = onnxfold.optimize(model, return_report=True)
-    # the lengths of the node and of the graph take a byte less each
+    # the length fields of the node and of the graph become one byte shorter
     assert model.ByteSize() - optimized.ByteSize() == report.removed_metadata_bytes + 2
 
 
 @pytest.mark.parametrize("how", ["optimize", "ir.Model", "optimize_file"])
-def test_it_decides_nothing_about_what_is_folded(tmp_path, how):
-    """Bytes that metadata took are not spent on constants that make a model larger."""
+def test_metadata_does_not_affect_folds(tmp_path, how):
+    """The bytes of removed metadata are not spent on folds that make the model larger."""
     numbers = range(12)
     nodes = "".join(f"t{k} = Sin (p{k}) m{k} = MatMul (x, t{k})\n" for k in numbers)
     nodes += "".join(f"p{k} = Gather <axis = 1> (w{k}, r{k})\n" for k in numbers)
@@ -145,7 +145,7 @@ def test_it_decides_nothing_about_what_is_folded(tmp_path, how):
     assert results[0].ByteSize() == results[1].ByteSize()
 
 
-def test_both_parts_of_a_bundle_are_without_it(model, tmp_path):
+def test_metadata_is_removed_from_both_parts_of_a_bundle(model, tmp_path):
     for keep in (False, True):
         folder = tmp_path / f"bundle_{keep}"
         onnxfold.split(

@@ -1,4 +1,4 @@
-"""Equal initializers become one; what differs in any bit stays apart."""
+"""Test that initializers are merged if and only if all of their bits are equal."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnxfold.passes.duplicates import DeduplicateInitializers
 
 
 def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, bool]:
-    """Names of the main graph's initializers afterwards, the model, and whether it changed."""
+    """Return the remaining initializers of the main graph, the model, and whether it changed."""
     opened = storage.from_proto(model)
     result = DeduplicateInitializers()(opened)
     after = storage.to_proto(opened)
@@ -24,7 +24,7 @@ def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, boo
 
 
 def two(a: Any, b: Any, op: str = "Neg") -> onnx.ModelProto:
-    """Two initializers, each with a use of its own."""
+    """Return a model with two initializers, each read by a separate node."""
     model = with_weights(parse(f"g () => (y, z) {{ y = {op} (a) z = {op} (b) }}"), a=a, b=b)
     for output, tensor in zip(model.graph.output, model.graph.initializer, strict=True):
         info = onnx.helper.make_tensor_value_info(output.name, tensor.data_type, tensor.dims)
@@ -70,14 +70,14 @@ PAIRS: dict[str, tuple[Any, Any, bool]] = {
     "other texts": (texts("ab", "c"), texts("a", "bc"), False),
     "other four bits": (packed(1, -2, 3), packed(1, -2, 4), False),
     "the last of many pieces": (MANY, changed(MANY, -2), False),
-    # one bit differs, not where large ones are sampled
+    # one bit differs at an element that is not sampled
     **{f"bit at {k}": (large(5000), changed(large(5000), k), False) for k in (1, 777, 4998)},
     **{f"sign at {k}": (ZEROS, changed(ZEROS, k), False) for k in (1, 777, 4998)},
 }
 
 
 @pytest.mark.parametrize("what", PAIRS)
-def test_equal_ones_become_one_and_others_stay_apart(what):
+def test_only_equal_initializers_are_merged(what):
     a, b, are_equal = PAIRS[what]
     is_plain = isinstance(a, np.ndarray | np.generic)
     model = two(a, b, "Neg" if is_plain else "Identity")
@@ -89,23 +89,23 @@ def test_equal_ones_become_one_and_others_stay_apart(what):
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "remaining"),
     [
-        # of three candidates two are equal
+        # two of three candidates are equal
         ("g (float[2] x) => (float[2] y) { s = Sum (x, a, b, c) y = Neg (s) }", "ac"),
         # inputs can be overridden
         ("g (float[2] a, float[2] b) => (float[2] y) { y = Add (a, b) }", "ab"),
-        # outputs keep their names, and others give way to them
+        # outputs keep their names and replace equal initializers
         ("g (float[2] x) => (float[2] y, float[2] b) { s = Add (x, a) y = Add (s, b) }", "b"),
         ("g (float[2] x) => (float[2] y, float[2] a, float[2] b) { y = Neg (x) }", "ab"),
     ],
 )
-def test_what_is_left_of_equal_ones(text, left):
+def test_remaining_initializers(text, remaining):
     arrays = {"a": large(2), "b": large(2), "c": large(2, seed=1)}
     weights = {name: arrays[name] for name in arrays if name != "c" or ", c" in text}
     model = with_weights(parse(text), **weights)
     names, after, _ = deduplicate(model)
-    assert "".join(names) == left
+    assert "".join(names) == remaining
     assert_same(model, after, {i.name: large(2, seed=7) for i in model.graph.input})
 
 
@@ -132,7 +132,7 @@ def inner_initializers(model: onnx.ModelProto) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [4, 4000])
-def test_an_initializer_of_a_subgraph_gives_way_to_an_outer_one(size):
+def test_an_outer_initializer_replaces_one_of_a_subgraph(size):
     model = with_branches(large(size), large(size), large(size, seed=1))
     names, after, _ = deduplicate(model)
     assert names == ["w"]
@@ -142,7 +142,7 @@ def test_an_initializer_of_a_subgraph_gives_way_to_an_outer_one(size):
 
 
 @pytest.mark.parametrize("size", [4, 4000])
-def test_those_of_two_branches_move_in_front_of_the_if(size):
+def test_equal_initializers_of_two_branches_move_to_the_outer_graph(size):
     model = with_branches(None, large(size), large(size))
     names, after, _ = deduplicate(model)
     assert len(names) == 1
@@ -151,7 +151,7 @@ def test_those_of_two_branches_move_in_front_of_the_if(size):
         assert_same(model, after, {"x": large(size, seed=5), "c": np.array(c)})
 
 
-def test_an_initializer_gives_way_to_one_of_any_graph_around_it():
+def test_equal_initializers_of_nested_graphs_are_merged():
     model = parse(
         """g (float[400] x, bool c) => (float[400] y) {
             y = If (c) <
@@ -196,7 +196,7 @@ def test_a_subgraph_of_another_domain_reads_no_outer_value():
         assert known.issuperset(name for each in inner.node for name in each.input)
 
 
-def test_equal_views_of_one_buffer_are_one_and_others_are_not():
+def test_equal_views_of_one_buffer_are_merged():
     pool = Pool()
     base = pool.adopt(large(100, 100), ir.DataType.FLOAT)
     views = [pool.adopt(base.array().T, ir.DataType.FLOAT) for _ in range(2)]
@@ -207,7 +207,7 @@ def test_equal_views_of_one_buffer_are_one_and_others_are_not():
     assert list(model.graph.initializers) == ["a"]
 
 
-def test_a_transposed_view_and_its_copy_are_one():
+def test_a_transposed_view_and_its_copy_are_merged():
     pool = Pool()
     view = pool.adopt(large(100, 70).T, ir.DataType.FLOAT)
     model = storage.from_proto(two(np.ascontiguousarray(large(100, 70).T), large(70, 100)))
@@ -216,7 +216,7 @@ def test_a_transposed_view_and_its_copy_are_one():
     assert list(model.graph.initializers) == ["a"]
 
 
-def test_what_is_written_over_is_not_shared():
+def test_overwritten_initializers_are_not_shared():
     text = """g (float[2,3] x, float[3] s) => (float[3] y) {
         a, b, c = BatchNormalization<training_mode=1>(x, s, s, m, v)  y = Add(b, w) }"""
     model = with_weights(parse(text), m=large(3), v=large(3), w=large(3))

@@ -1,4 +1,4 @@
-"""Values that are constant up to a broadcast are computed on their bases."""
+"""Test that values that are constant up to a broadcast are computed on their bases."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What constant propagation folds, what it leaves, and what it says about it."""
+"""Test which nodes constant propagation folds, and the reasons and warnings that it reports."""
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ from onnxfold.passes.constant_propagation import ConstantPropagation
 
 ABS = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}>
     { a = Neg (w) b = Abs (a) y = Add (x, b) }"""
-# names that an engine could give to values of its own
+# names that an engine could use for its internal values
 NAMES = ("c0", "c1", "c2", "c3", "r0_0", "r1_0", "i0", "i1", "o0", "b0", "b1", "fold")
 
 
@@ -43,7 +43,7 @@ def test_bodies_in_any_order():
     assert [node.op_type for node in body] == ["Neg", "Abs", "Add"]
 
 
-def test_old_models_become_those_in_which_an_initializer_is_no_input():
+def test_initializers_of_ir_version_3_are_removed_from_the_inputs():
     model = parse(
         """g (float[2] x, float[2] w, bool c) => (float[2] y) <float[2] w = {1, 2}> {
             a = Constant<value_floats=[3.0, 4.0]>()
@@ -64,7 +64,7 @@ def test_old_models_become_those_in_which_an_initializer_is_no_input():
         assert_same(model, after, {**X, "c": np.array(condition)})
 
 
-def test_a_name_that_is_an_op_type_as_well_is_told(caplog):
+def test_warnings_for_ambiguous_and_unknown_names(caplog):
     text = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
         Abs = Neg (w)
         v = Abs (Abs)
@@ -76,7 +76,7 @@ def test_a_name_that_is_an_op_type_as_well_is_told(caplog):
     model = parse(text)
     model.graph.node[1].output[0] = "v[0]"
     model.graph.node[2].input[1] = "v[0]"
-    kept = onnxfold.optimize(model, keep=["v[0]"])  # a name, not only a glob for "v0"
+    kept = onnxfold.optimize(model, keep=["v[0]"])  # an exact name; as a glob it matches only "v0"
     assert [node.op_type for node in kept.graph.node] == ["Abs", "Add"]
     assert [record.message for record in caplog.records] == [
         "keep 'Abs' is an op type and the name of a value; it applies to both",
@@ -92,7 +92,7 @@ def test_options_are_checked():
 
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 @pytest.mark.parametrize("count", [2, 40_000])
-def test_an_integer_division_by_zero_stays(op, count):
+def test_an_integer_division_by_zero_is_not_folded(op, count):
     model = parse(
         f"g (int64 x) => (int64[n] y, int64 s) {{ q = {op} (a, zero) y = Add (x, q) s = Size (q) }}"
     )
@@ -112,7 +112,7 @@ def test_an_integer_division_by_zero_stays(op, count):
         "{0} = Mul (a, w) a2 = Add ({0}, w)",
     ],
 )
-def test_values_read_and_made_in_a_body_may_be_called_anything(name, body):
+def test_values_of_a_body_may_have_any_name(name, body):
     proto = parse(
         f"""g (float[2] x) => (float[2] y) <int64 n = {{2}}, float[2] s = {{0.5, 0.25}}> {{
             z = Loop (n, "", s) <body = b (int64 i, bool k, float[2] a) => (bool k2, float[2] a2)
@@ -135,22 +135,22 @@ def test_values_read_and_made_in_a_body_may_be_called_anything(name, body):
         "e = SequenceEmpty () o = SequenceInsert (e, w) z = ConcatFromSequence <axis = 0> (o)",
     ],
 )
-def test_sequences_and_optionals_stay(chain, size):
-    """Rules replace their parts."""
+def test_sequences_and_optionals_are_not_folded(chain, size):
+    """Rules replace these nodes; constant propagation does not."""
     proto = parse(f"g (float[{size}] x) => (float[{size}] y) {{ {chain} y = Add (x, z) }}")
     folded = fold(with_weights(proto, w=large(size)), {"x": large(size, seed=1)})
     assert folded.reasons[folded.proto.graph.node[0].op_type] == "its result is not a tensor"
 
 
 @pytest.mark.parametrize("op", ["Elu", "Selu", "Softplus", "HardSigmoid", "LeakyRelu"])
-def test_ops_that_are_functions_to_onnxruntime_are_computed_at_the_opset_of_the_model(op):
-    """It has no kernel of theirs for double, and a function in its place at opset 18 only."""
+def test_ops_that_onnxruntime_expands_to_functions_are_folded(op):
+    """onnxruntime has no kernels of these ops for double. It expands them at opset 18 only."""
     model = parse(f"g () => (double[64] y) {{ y = {op} (w) }}", 18)
     weight = np.random.default_rng(0).standard_normal(64)
     assert not fold(with_weights(model, w=weight), {}).ops
 
 
-def test_a_model_of_a_newer_ir_version_than_onnxruntime_reads_is_computed():
+def test_a_model_with_a_newer_ir_version_than_onnxruntime_supports_is_folded():
     model = parse("g () => (float[64] y) { y = Exp (w) }", 21)
     model.ir_version = onnx.IR_VERSION
     weight = np.random.default_rng(0).standard_normal(64).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Every dtype of ONNX moves through constant propagation unchanged; odd shapes too."""
+"""Test that constant propagation preserves the bits of all dtypes of ONNX, also in odd shapes."""
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +22,7 @@ def random(shape: tuple[int, ...], dtype: ir.DataType) -> np.ndarray:
 
 
 def moved(dtype: ir.DataType, shape: tuple[int, ...], body: str, **sizes) -> np.ndarray:
-    """The one constant output of a model that only moves data."""
+    """Return the only constant output of a model that only moves data."""
     model = parse(f"g () => (float[n] y) {{ {body} }}", opset=25)
     model.graph.output[0].type.tensor_type.elem_type = dtype.value
     with_weights(model, w=ir.Tensor(random(shape, dtype), dtype=dtype), **sizes)
@@ -55,7 +55,9 @@ def test_a_large_transpose(dtype):
 
 @pytest.mark.parametrize(
     "dtype",
-    [d for d in DTYPES if d not in NARROW and not d.name.startswith("FLOAT8")],  # not allowed
+    [
+        d for d in DTYPES if d not in NARROW and not d.name.startswith("FLOAT8")
+    ],  # not allowed by the ops
     ids=lambda d: d.name,
 )
 def test_slice_backwards_and_concat(dtype):
@@ -93,7 +95,7 @@ def sparse(name: str, dims: list[int], places: list[int], values: list[float]):
     return tensor
 
 
-def test_a_sparse_initializer_is_an_operand_like_any_other():
+def test_sparse_initializers_are_folded():
     model = parse("g (float[2] x) => (float[2] y) { v = Neg (w) y = Add (x, v) }")
     model.graph.sparse_initializer.append(sparse("w", [2], [1], [5.0]))
     folded = fold(model)
@@ -101,7 +103,7 @@ def test_a_sparse_initializer_is_an_operand_like_any_other():
     assert folded.weights["v"].tolist() == [0.0, -5.0]
 
 
-def test_what_onnxruntime_writes_over_is_not_stored():
+def test_values_that_onnxruntime_overwrites_are_not_stored():
     """BatchNormalization in training mode changes its running mean and variance in place."""
     text = """g (float[2,3] x, float[3] s) => (float[3] y) <float[3] m = {1, 2, 3}> {
         n = Neg(m)  v = Exp(m)
@@ -116,8 +118,8 @@ def test_what_onnxruntime_writes_over_is_not_stored():
         assert session.run(None, feeds)[0].tobytes() == before.run(None, feeds)[0].tobytes()
 
 
-def test_a_shape_that_only_a_run_accepts_is_not_stored():
-    """With allowzero, a 0 beside a -1: refused once it is constant, even if there is nothing."""
+def test_a_shape_that_is_only_valid_at_run_time_is_not_stored():
+    """With allowzero=1, a constant shape with 0 and -1 is invalid, even for an empty tensor."""
     text = """g (float[0,3] x) => (float[a,b] y) <float[2] f = {{0, -1}}> {{
         s = Cast<to=7>(f)  y = Reshape<allowzero={}>(x, s) }}"""
     kept = onnxfold.optimize(parse(text.format(1)), fold_all=True)
@@ -131,7 +133,7 @@ def test_a_shape_that_only_a_run_accepts_is_not_stored():
     "shape",
     ["s = Reshape(c, zero)", "s = Identity(c)", "d = Shape(x)  e = Sub(d, d)  s = Add(e, c)"],
 )
-def test_no_pass_puts_such_a_shape_in_the_place_of_a_computed_one(shape: str):
+def test_no_pass_replaces_a_computed_shape_with_such_a_constant(shape: str):
     text = f"""g (float[0,3] x) => (float[a,b] y) <int64[2] c = {{0, -1}}, int64[1] zero = {{0}}> {{
         {shape}  y = Reshape<allowzero=1>(x, s) }}"""
     kept = onnxfold.optimize(parse(text))

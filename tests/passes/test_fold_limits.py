@@ -1,4 +1,4 @@
-"""Constants that are few bytes in a file and no end of elements: what is looked at is bounded."""
+"""Test that folds are bounded for constants with few bytes in the file but many elements."""
 
 import time
 
@@ -30,7 +30,7 @@ ZERO = "o = Constant <value_ints = [0]> () i = Expand (o, n) k = Constant <value
         "a, p = TopK (i, n) y = Neg (p)",
     ],
 )
-def test_repeated_elements_are_not_gone_through_one_by_one(ops):
+def test_repeated_elements_are_not_visited_one_by_one(ops):
     folded = fold(f"g () => (float[m] y) {{ {ENDLESS} {ZERO} {ops} }}")
     assert folded.proto.ByteSize() <= folded.before.ByteSize() + 100
     assert folded.reasons or not folded.ops
@@ -51,12 +51,12 @@ def test_repeated_elements_are_not_gone_through_one_by_one(ops):
         ),
     ],
 )
-def test_what_takes_more_memory_than_the_limit_stays(text, op):
+def test_nodes_above_the_memory_limit_are_not_folded(text, op):
     folded = fold(f"g () => (int64[m] y) {{ {LARGE} {ZERO} {text} }}", memory_limit=16 << 20)
     assert "memory" in folded.reasons[op]
 
 
-def test_strings_count_with_their_texts():
+def test_memory_of_strings_includes_their_texts():
     doubled = " ".join(f"s{k + 1} = StringConcat (s{k}, s{k})" for k in range(20))
     proto = parse(f"g () => (string[1] y) {{ {doubled} y = Identity (s20) }}")
     text = onnx.numpy_helper.from_array(np.array(["x" * 1000], object))
@@ -65,7 +65,7 @@ def test_strings_count_with_their_texts():
     assert folded.proto.ByteSize() <= folded.before.ByteSize()
 
 
-def test_constants_in_a_body_count():
+def test_memory_includes_constants_of_a_body():
     body = "{ k2 = Identity (k) w = Constant <value = float[1] {1}> () a2 = Add (a, w) }"
     proto = parse(
         f"""g (float[1] x) => (float[1] y) {{ n = Constant <value_int = 3> ()
@@ -81,14 +81,14 @@ def test_constants_in_a_body_count():
     assert fold(proto, {"x": np.ones(1, np.float32)}).ops == {"Add": 1}
 
 
-def test_work_by_numpy_counts():
+def test_the_time_limit_includes_work_by_numpy():
     text = f"g () => (int64[m] y) {{ {LARGE} {ZERO} s = CumSum (i, k) y = ReduceSum (s) }}"
     folded = fold(text, time=TimeLimit(0.01))
     assert "are used up" in folded.reasons["CumSum"]
 
 
 @pytest.mark.parametrize("op", ["Concat <axis = 0> (u, v)", "Mul (u, v)", "Tanh (u)"])
-def test_what_is_in_the_result_is_written_when_the_time_is_used_up(op):
+def test_results_are_written_after_the_time_limit(op):
     proto = parse(f"g (float[1] x) => (float[n, 250] y) {{ w = {op} y = Add (x, w) }}")
     weights = {
         name: np.full((100, 250), k / 2, np.float32) for k, name in enumerate("uv")
@@ -99,7 +99,7 @@ def test_what_is_in_the_result_is_written_when_the_time_is_used_up(op):
 
 
 class Charged(TimeLimit):
-    """A limit that tells how much was spent before it was lifted."""
+    """A time limit that records the time that was spent before it is lifted."""
 
     spent = 0.0
 
@@ -115,7 +115,7 @@ class Charged(TimeLimit):
         "u = Transpose (w) a = Add (u, w) y = ReduceMax (a)",
     ],
 )
-def test_threads_that_compute_blocks_count(ops):
+def test_the_time_limit_includes_threads_that_compute_blocks(ops):
     proto = parse(f"g () => (float y) {{ {ops} }}")
     proto = with_weights(proto, w=np.full((1 << 12, 1 << 12), 0.5, np.float32))
     limit = Charged(1000)

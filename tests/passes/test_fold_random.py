@@ -1,4 +1,4 @@
-"""Random graphs of constants and inputs, small and large: whatever is folded, the bits stay."""
+"""Test that folds in random graphs of constants and inputs do not change any bit."""
 
 import numpy as np
 import onnx
@@ -34,7 +34,7 @@ STEPS = [
         for op in ("ReduceSum", "ReduceMax", "ReduceMin")
     ),
 ]
-"""Nodes that make a square matrix of square matrices."""
+"""Nodes that compute a square matrix from square matrices."""
 FLOATS = [
     *(f"{{o}} = {op} ({{a}})" for op in ("Exp", "Erf", "Softmax", "Relu", "Sqrt", "Floor")),
     *(f"{{o}} = {op} ({{a}})" for op in ("Dropout", "Round", "Tanh")),
@@ -50,7 +50,7 @@ BRANCH = """{o} = If (c) <
 def random_graph(
     seed: int, side: int, kind: str = "float", *, constant: bool = False
 ) -> onnx.ModelProto:
-    """Fourteen steps; some of the leaves are constant, or all."""
+    """Return a model of 14 random steps. Some leaves are constant; with ``constant``, all are."""
     rng = np.random.default_rng(seed)
     steps = [*STEPS, *FLOATS * (kind == "float"), *[BRANCH] * 3 * (not constant)]
     values = [*["x"] * (not constant), "w0", "w1", "w2", "row"]
@@ -87,7 +87,7 @@ def random_graph(
 
 @pytest.mark.parametrize("side", [4, 32, 160])
 @pytest.mark.parametrize("seed", range(25))
-def test_the_bits_stay(seed, side):
+def test_folds_do_not_change_bits(seed, side):
     model = random_graph(seed, side)
     for options in ({}, {"fold_all": True}, {"max_growth": 4096}, {"memory_limit": 1 << 16}):
         feeds = {"x": large(side, side, seed=99), "c": np.array(seed % 2 == 0)}
@@ -98,7 +98,7 @@ def test_the_bits_stay(seed, side):
 
 @pytest.mark.parametrize("kind", ["float", "double", "int64"])
 @pytest.mark.parametrize("seed", range(25))
-def test_everything_constant(seed, kind):
+def test_constant_graphs(seed, kind):
     """Large results are computed block by block, several ops at once."""
     model = random_graph(seed, 320, kind, constant=True)
     for options in ({}, {"memory_limit": 1 << 21}):
@@ -107,7 +107,7 @@ def test_everything_constant(seed, kind):
 
 @pytest.mark.parametrize("fold_all", [False, True])
 @pytest.mark.parametrize("seed", range(25))
-def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
+def test_only_values_that_the_result_reads_become_tensors(seed, fold_all):
     model = storage.from_proto(random_graph(seed, 32))
     propagation = ConstantPropagation(Options(fold_all=fold_all))
     propagation(model)
@@ -119,8 +119,8 @@ def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
 
 
 @pytest.mark.parametrize("lead", range(0, 64, 4))
-def test_sums_do_not_depend_on_where_a_weight_lies_in_its_file(tmp_path, lead):
-    """onnxruntime gets all of the weight, which may begin at any byte."""
+def test_sums_do_not_depend_on_the_offset_of_a_weight_in_its_file(tmp_path, lead):
+    """onnxruntime reads the whole weight, which may start at any byte of its file."""
     model = parse("g () => (float[1, 1] y) <int64[2] a = {0, 1}> { y = ReduceMean (w, a) }")
     weight = large(33, 37, seed=lead)
     [expected] = run(with_weights(model, w=weight), {})

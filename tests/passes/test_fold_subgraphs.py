@@ -1,4 +1,4 @@
-"""Constants and subgraphs: outer values flow in, a known If goes, constant loops are computed."""
+"""Test constant propagation in subgraphs: captured values, constant conditions and loops."""
 
 import numpy as np
 import onnx
@@ -38,8 +38,8 @@ def two_results(inside: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("op", ["Exp (x)", "Exp (w)"])
-def test_a_branch_that_gives_one_value_twice(op):
-    """onnxruntime leaves the first of the two results unwritten, so two ops say what is right."""
+def test_a_branch_that_returns_one_value_twice(op):
+    """onnxruntime does not write the first result, so a model with two ops is the reference."""
     model = two_results(f"p = {op} p2 = {op}")
     wanted = run(model, X)
     graph = branch(model)
@@ -51,8 +51,8 @@ def test_a_branch_that_gives_one_value_twice(op):
     assert [v.tolist() for v in run(folded.proto, X)] == [v.tolist() for v in wanted]
 
 
-def test_equal_constants_in_branches_of_a_branch_that_is_inlined():
-    """They are stored once, in the graph that holds both branches now."""
+def test_equal_constants_in_branches_of_an_inlined_branch():
+    """The result is stored once, in the graph that contains both branches after inlining."""
     model = parse(
         """g (float[2] x, bool f) => (float[2] y) <float[2, 2] w = {1, 2, 3, 4}, bool c = {1}> {
             y = If (c) <
@@ -73,8 +73,8 @@ def test_equal_constants_in_branches_of_a_branch_that_is_inlined():
         assert folded.ops == {"If": 1, "MatMul": 2, "Neg": 1}
 
 
-def test_an_if_whose_results_are_not_all_used():
-    """Legal, though onnxruntime cannot run it before it is folded."""
+def test_an_if_with_an_unused_result():
+    """The model is valid, although onnxruntime cannot run it before it is folded."""
     model = two_results("p = Add (x, w) p2 = Mul (x, w)")
     wanted = run(model, X)[0]
     model.graph.node[0].output[1] = ""
@@ -86,7 +86,7 @@ def test_an_if_whose_results_are_not_all_used():
 
 @pytest.mark.parametrize("op", ["Exp (x)", "Exp (w)"])
 def test_a_branch_whose_output_is_a_value_of_the_outer_graph(op):
-    """No node of the branch makes it; the same model with an Identity says what is right."""
+    """No node of the branch computes the output; a model with an Identity is the reference."""
     model = known_if("p = Identity (v)", before=f"v = {op}")
     wanted = run(model, X)[0]
     graph = branch(model)
@@ -119,7 +119,7 @@ def test_a_branch_with_an_initializer_in_a_function(inside):
 
 
 def test_strings_in_a_chain():
-    """Where onnxruntime lacks a locale, it joins the strings and does not change their case."""
+    """If onnxruntime lacks a locale, StringConcat is folded and StringNormalizer is not."""
     folded = fold(
         """g () => (string[2] y) <string[2] a = {"x", "yz"}> {
             j = StringConcat (a, a)
@@ -154,7 +154,7 @@ MADE = {
 @pytest.mark.parametrize("size", [6, 64])
 @pytest.mark.parametrize("place", ["branch", "nested branch", "function"])
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_what_two_branches_make_of_a_weight_is_stored_once(made, place, size):
+def test_equal_results_in_two_branches_are_stored_once(made, place, size):
     then = NESTED if place == "nested branch" else "MADE p = MatMul (x, t)"
     body = f"""r = If (c) <
         then_branch = t () => (float[2, N] p) {{ {then} }},
@@ -180,7 +180,7 @@ def test_what_two_branches_make_of_a_weight_is_stored_once(made, place, size):
 @pytest.mark.parametrize("size", [6, 150])
 @pytest.mark.parametrize("made", ["t = Softmax (w)", "m = Mul (w, w) t = Transpose (m)"])
 @pytest.mark.parametrize("level", [0, 1])
-def test_what_branches_make_of_equal_weights_is_stored_once(made, size, level):
+def test_equal_results_from_equal_weights_of_branches_are_stored_once(made, size, level):
     then, otherwise = (made.replace("t =", f"{k}t =").replace("w", k) for k in "vu")
     model = parse(
         f"""g (float[2, {size}] x, bool c) => (float[2, {size}] y) {{
@@ -232,11 +232,11 @@ LOOP = """a, y = Loop (n, "", k) <body = b (int64 i, bool q, bool s) => (bool q2
     ],
 )
 @pytest.mark.parametrize("level", [0, 1])
-def test_it_is_there_and_not_stored_where_the_node_stays_for_other_results(text, level):
+def test_constant_outputs_of_a_kept_node_are_not_stored(text, level):
     proto = with_weights(parse(text), z=np.zeros(1, np.int64), n=np.array(2), k=np.array(True))
     result = fold(proto, {"x": np.array([0.5, 2], np.float32)}, level=level)
     assert all(name for node in result.proto.graph.node for name in node.output)
-    if "c = " not in text and "j = " not in text:  # what these compute is stored instead
+    if "c = " not in text and "j = " not in text:  # the results of these nodes are stored instead
         assert result.proto.ByteSize() <= result.before.ByteSize()
 
 
@@ -261,7 +261,7 @@ def test_constants_of_functions_may_be_in_another_file(tmp_path):
 
 
 def test_bodies_of_other_domains_keep_their_names():
-    """onnxruntime's BeamSearch requires some, which may be those of outer values, too."""
+    """onnxruntime's BeamSearch requires certain names, which outer values may have, too."""
     body = "b (float[2] x) => (float[2] z) { w = Exp(x) z = Neg(w) }"
     nodes = f"w = Abs(x) y = com.microsoft.BeamSearch<decoder = {body}>(w)"
     made = onnxfold.optimize(parse(f"g (float[2] x) => (float[2] y) {{ {nodes} }}"))

@@ -1,4 +1,4 @@
-"""Many results that are small each: all together make a model grow no more than it may."""
+"""Test that many small results together do not exceed the allowed growth of a model."""
 
 import itertools
 
@@ -15,7 +15,7 @@ from onnxfold.ir import storage
 
 
 class Pieces:
-    """Builds a model of pieces, each an op on constants whose results are outputs."""
+    """Builds a model of ops on constants; their results are outputs of the model."""
 
     def __init__(self, prefix: str, node_name: str) -> None:
         self._prefix = prefix
@@ -61,7 +61,7 @@ FLOAT = onnx.TensorProto.FLOAT
 INT = onnx.TensorProto.INT64
 STRING = onnx.TensorProto.STRING
 
-# By name: operands for a size and a seed, attributes, the dtypes of the results.
+# By op type: a function of a size and a seed that creates the operands; attributes; result dtypes.
 OPS = {
     "Tile": (lambda n, s: [large(1, seed=s), ints(n)], {}, [FLOAT]),
     "Expand": (lambda n, s: [large(1, seed=s), ints(n, 2)], {}, [FLOAT]),
@@ -108,28 +108,28 @@ def many_small(draw) -> onnx.ModelProto:
 GROWTH = st.sampled_from([None, 0, 300, 4096])
 
 
-def most(size: int, growth: int | None) -> int:
+def max_size(size: int, growth: int | None) -> int:
     return size + (max(1 << 16, size // 100) if growth is None else growth)
 
 
 @settings(max_examples=80, deadline=None)
 @given(many_small(), st.sampled_from([0, 1]), GROWTH)
-def test_no_model_grows_by_more_than_it_may(model, level, growth):
+def test_no_model_exceeds_the_allowed_growth(model, level, growth):
     onnx.checker.check_model(model)
     result = onnxfold.optimize(model, level=level, max_growth=growth)
-    assert result.ByteSize() <= most(model.ByteSize(), growth)
+    assert result.ByteSize() <= max_size(model.ByteSize(), growth)
 
 
 @settings(max_examples=15, deadline=None)
 @given(model=many_small(), external=st.booleans(), growth=GROWTH)
-def test_no_file_grows_by_more_than_it_may(model, external, growth, tmp_path_factory):
+def test_no_file_exceeds_the_allowed_growth(model, external, growth, tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
     onnx.save(model, folder / "m.onnx", save_as_external_data=external, size_threshold=0)
     source = folder / "m.onnx"
     target = folder / "out.onnx"
     report = onnxfold.optimize_file(source, target, fsync=False, max_growth=growth)
     written = sum(file.stat().st_size for file in folder.glob("out.onnx*"))
-    assert written == report.bytes_after <= most(report.bytes_before, growth)
+    assert written == report.bytes_after <= max_size(report.bytes_before, growth)
 
 
 def tiles(count: int, names: str) -> Pieces:
@@ -142,8 +142,8 @@ def tiles(count: int, names: str) -> Pieces:
     return pieces
 
 
-def test_what_costs_most_stays_and_not_all():
-    model = tiles(2000, "").model()  # 64 bytes each, from 12
+def test_only_the_most_expensive_nodes_are_kept():
+    model = tiles(2000, "").model()  # results of 64 bytes from operands of 12 bytes
     result = onnxfold.optimize(model)
     assert result.ByteSize() <= model.ByteSize() + (1 << 16)
     assert len(result.graph.node) < 500
@@ -151,7 +151,7 @@ def test_what_costs_most_stays_and_not_all():
 
 
 @pytest.mark.parametrize("doublings", [3, 12])
-def test_strings_are_weighed_by_what_they_take(doublings):
+def test_strings_count_with_their_bytes(doublings):
     pieces = Pieces("s", "")
     last = pieces.constant(np.array(["ab"], object), "raw")
     for _ in range(doublings):
@@ -166,8 +166,8 @@ def test_strings_are_weighed_by_what_they_take(doublings):
 
 
 @pytest.mark.parametrize("options", [{}, {"target": "onnxruntime"}], ids=["default", "target"])
-def test_rules_are_not_used_where_the_model_may_not_grow_by_them(options, tmp_path):
-    """Two slices that share their constants become one, which has constants of its own."""
+def test_rules_are_not_applied_if_the_model_would_grow_too_much(options, tmp_path):
+    """A rule replaces two Slices with shared constants by one Slice with new constants."""
     numbers = "int64[1] o = {0}, int64[1] i = {1}, int64[1] j = {3}"
     slices = "r = Slice (x, i, j, o) y = Slice (r, i, j, i)"
     model = parse(f"g (float[4, 4] x) => (float[2, 2] y) <{numbers}> {{ {slices} }}")
@@ -182,15 +182,15 @@ def test_rules_are_not_used_where_the_model_may_not_grow_by_them(options, tmp_pa
     assert any("level 0 was applied" in warning for warning in report.warnings)
 
 
-def test_rules_are_used_where_only_their_metadata_takes_too_many_bytes():
+def test_rules_are_applied_if_only_their_metadata_exceeds_the_limit():
     adds = "".join(f"e{k} = Expand (w{k}, s) x{k + 1} = Add (x{k}, e{k})" for k in range(1800))
     held = "".join(f"float[1, 1] w{k} = {{{k}}}, " for k in range(1800)) + "int64[2] s = {65, 64}"
     model = parse(f"g (float[65, 64] x0) => (float[65, 64] x1800) <{held}> {{ {adds} }}")
     assert len(onnxfold.optimize(model).graph.node) == 1800
 
 
-def test_branches_that_are_put_in_the_place_of_an_if():
-    """They name their values alike: those of the second get longer names."""
+def test_inlined_branches_with_equal_names():
+    """Both branches use the same names, so values of the second branch get longer names."""
     nodes = " ".join(f"n{k} = Relu (x) s{k} = Max ({', '.join(20 * [f'n{k}'])})" for k in range(20))
     total = f"Sum ({', '.join(f's{k}' for k in range(20))})"
     branch = f"then_branch = t () => (o) {{ {nodes} o = {total} }}"

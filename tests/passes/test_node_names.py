@@ -1,4 +1,4 @@
-"""onnxruntime refuses two nodes of the same name in a graph: results have none."""
+"""Test that node names of results are unique in each graph, as onnxruntime requires."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -137,8 +137,8 @@ def test_nodes_that_do_not_move_keep_their_names():
     assert [(n.name, n.op_type) for n in made.graph.node] == [("n_1", "MatMul"), ("n", "MatMul")]
 
 
-def test_names_of_other_graphs_are_free():
-    """Those of the branch that is not taken, and of a branch that stays."""
+def test_names_of_other_graphs_can_be_used():
+    """A node may have the name of a node in a removed branch or in a kept branch."""
     model = parse(f"""g (float[2] x, bool f) => (float[2] y) {WEIGHTS} {{
         a = If (c) <{BRANCHES % ("x", "x")}>
         y = If (f) <{BRANCHES % ("a", "a")}>
@@ -148,7 +148,7 @@ def test_names_of_other_graphs_are_free():
 
 
 def test_invalid_names_are_repaired():
-    """onnxruntime refuses the original; the first node of a name keeps it."""
+    """onnxruntime rejects the original model. The first node with a name keeps it."""
     text = """g (float[2] x, bool f) => (float[2] y) {
         [n] a = Exp (x)
         [n_1] b = Exp (a)
@@ -183,7 +183,7 @@ HOISTED = f"""g (float[2] k, float[2] x) => (float[2] y, float[N, 2] z) {WEIGHTS
 
 @pytest.mark.parametrize("at", ["compile", "runtime"])
 def test_parts_of_a_split_model_are_valid(at, tmp_path: Path):
-    """Nodes of the body move to the main graph, which has nodes of their names."""
+    """Nodes of the body move to the main graph, which contains nodes of the same names."""
     model = parse(HOISTED)
     bundle = onnxfold.split(
         model, tmp_path / "bundle", runtime_constants=["k"], backend="onnxruntime", fold_at=at
@@ -199,7 +199,7 @@ def test_parts_of_a_split_model_are_valid(at, tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["float", "string"])
 def test_a_body_initializer_that_is_also_an_output(kind, tmp_path: Path):
-    """It leaves the body with the node that reads it; the body returns a copy."""
+    """The initializer moves out of the body with its consumer, and the body returns a copy."""
     tensor = {"float": "{1, 2}", "string": '{"a", "b"}'}[kind]
     use = {
         "float": "k = Mul (r, t) e = Exp (k) v = Add (u, e)",

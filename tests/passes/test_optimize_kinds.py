@@ -1,4 +1,4 @@
-"""optimize gives back the kind it was given; optimize_file writes, checks and reports."""
+"""Test `optimize` for protos, IR models and paths, and test `optimize_file`."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def _kinds(nodes) -> list[str]:
     return [node.op_type for node in nodes]
 
 
-def test_a_proto_gives_a_new_proto(model):
+def test_a_proto_is_not_changed(model):
     before = copy.deepcopy(model)
     result = onnxfold.optimize(model)
     assert isinstance(result, onnx.ModelProto)
@@ -51,7 +51,7 @@ def test_a_proto_gives_a_new_proto(model):
     assert_same(model, result, ROWS)
 
 
-def test_an_ir_model_is_changed_and_given_back(model):
+def test_an_ir_model_is_changed_and_returned(model):
     opened = ir.from_proto(model)
     assert onnxfold.optimize(opened) is opened
     assert _kinds(opened.graph) == ["MatMul", "Mul"]
@@ -59,8 +59,8 @@ def test_an_ir_model_is_changed_and_given_back(model):
 
 
 @pytest.mark.parametrize("options", [{}, {"max_growth": 0}, {"check": 1}], ids=str)
-def test_the_graph_of_an_ir_model_stays_the_same_object(model, options):
-    """So do its inputs and outputs, and the model's dictionaries."""
+def test_the_graph_of_an_ir_model_remains_the_same_object(model, options):
+    """The inputs and the dictionaries of the model are the same objects, too."""
     opened = ir.from_proto(model)
     opened.meta["mine"] = "kept"
     opened.graph.meta["mine"] = "kept"
@@ -80,8 +80,8 @@ def test_the_graph_of_an_ir_model_stays_the_same_object(model, options):
     assert_same(model, ir.to_proto(opened), ROWS)
 
 
-def test_the_graph_stays_the_same_object_at_a_lower_level():
-    """The model would grow at level 1, so it gets its original content again."""
+def test_the_graph_remains_the_same_object_at_a_lower_level():
+    """The model would grow at level 1, so its original content is restored."""
     numbers = "int64[1] o = {0}, int64[1] i = {1}, int64[1] j = {3}"
     slices = "r = Slice (x, i, j, o) y = Slice (r, i, j, i)"
     model = parse(f"g (float[4, 4] x) => (float[2, 2] y) <{numbers}> {{ {slices} }}")
@@ -130,7 +130,7 @@ def test_a_failed_check_restores_the_content_of_an_ir_model():
 
 
 @pytest.mark.parametrize("kind", [str, lambda p: p])
-def test_a_path_gives_an_ir_model_and_leaves_the_file(model, path, kind):
+def test_a_path_returns_an_ir_model_and_the_file_is_not_changed(model, path, kind):
     content = path.read_bytes()
     result = onnxfold.optimize(kind(path))
     assert isinstance(result, ir.Model)
@@ -139,17 +139,17 @@ def test_a_path_gives_an_ir_model_and_leaves_the_file(model, path, kind):
     assert_same(model, onnx.load(path.with_name("after.onnx")), ROWS)
 
 
-def test_options_go_by_name(model):
+def test_unknown_options_raise_an_error(model):
     assert "Neg" in _kinds(onnxfold.optimize(model, keep=["n"]).graph.node)
     with pytest.raises(onnxfold.UsageError, match="unknown option 'folds'"):
         onnxfold.optimize(model, folds=True)
 
 
-def test_editors_know_the_options():
+def test_option_arguments_are_the_options():
     assert set(CheckedOptionArguments.__annotations__) == set(Options.__dataclass_fields__)
 
 
-def test_a_file_into_itself(model, path):
+def test_a_file_is_optimized_in_place(model, path):
     report = onnxfold.optimize_file(path, path)
     after = onnx.load(path)
     assert _kinds(after.graph.node) == ["MatMul", "Mul"]
@@ -168,7 +168,7 @@ def test_a_second_run_folds_nothing_and_changes_nothing(path):
     assert path.read_bytes() == first
 
 
-def test_checked_on_the_way(path):
+def test_optimize_file_with_checks(path):
     assert onnxfold.optimize_file(path, path, check=2).check.passed
     assert names_in(path.parent) == ["model.onnx"]
 
@@ -183,7 +183,10 @@ def test_the_report_is_json(path):
 
 
 def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
-    """Also where the file is read; one that makes an output stays, so do a function's."""
+    """The same holds if the model is loaded from a file.
+
+    A constant remains a node if it is a graph output or in a function.
+    """
     model = parse(TEXTS["constants of every form"])
     onnx.save(model, tmp_path / "m.onnx")
     report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx", check=1)
@@ -196,7 +199,7 @@ def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
     assert _kinds(onnxfold.optimize(model, passes=()).graph.node) == _kinds(model.graph.node)
 
 
-def test_equal_constants_after_the_nodes_that_read_them(tmp_path):
+def test_equal_constants_after_their_consumers(tmp_path):
     """onnxruntime sorts the nodes of a model."""
     model = parse(TEXTS["constants behind their users"])
     onnx.save(model, tmp_path / "m.onnx")
@@ -219,7 +222,7 @@ def test_a_custom_op_is_reported_with_its_domain(tmp_path):
     assert (kept.op_type, kept.value, kept.graph) == ("local::Odd", "a", "g")
 
 
-def test_progress_names_every_stage(path):
+def test_progress_contains_every_stage(path):
     seen = []
     onnxfold.optimize_file(path, path, progress=lambda *args: seen.append(args))
     stages = list(dict.fromkeys(stage for stage, _, _ in seen))
@@ -235,7 +238,7 @@ def test_a_memory_limit_changes_no_bit(path, tmp_path):
     assert (tmp_path / "free").read_bytes() == (tmp_path / "bound").read_bytes()
 
 
-def test_an_invalid_model_is_refused_by_name(tmp_path):
+def test_errors_name_the_invalid_file(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"\xff" * 100)
     with pytest.raises(onnxfold.ModelError, match=r"bad\.onnx"):
         onnxfold.optimize(tmp_path / "bad.onnx")

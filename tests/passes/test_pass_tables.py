@@ -1,4 +1,4 @@
-"""What is left of the models in ``folds.txt``, ``cleanups.txt`` and ``nonsense.txt``."""
+"""Test which nodes remain of the models in ``folds.txt``, ``cleanups.txt``, ``nonsense.txt``."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ OTHERS = """float[1, 1, 2, 2] q = {1, 2, 3, 4}, int64[1] i = {0}, int64 z = {0},
 
 @pytest.mark.parametrize("nodes", [line for line in LINES if line and line[0] != "#"])
 @pytest.mark.parametrize("constant", [True, False])
-def test_what_nobody_computes_stays(nodes: str, constant: bool) -> None:
+def test_invalid_nodes_are_kept(nodes: str, constant: bool) -> None:
     inputs = ["float[2, N] x", "bool c"]
     values = [OTHERS]
     for operand, elements in OPERANDS.items():

@@ -1,4 +1,4 @@
-"""Our passes among onnx-ir's own, and again and again."""
+"""Test passes in repeated runs and in sequences with passes of onnx-ir and onnxscript."""
 
 import numpy as np
 import onnx
@@ -57,7 +57,7 @@ def sequence(*kinds) -> ir.passes.Sequential:
 
 
 @pytest.mark.parametrize("order", ["before", "after", "both"])
-def test_with_onnx_irs_passes_in_one_sequence(order):
+def test_sequences_with_passes_of_onnx_ir(order):
     model = sample()
     opened = storage.from_proto(model)
     kinds = {"before": THEIRS + OURS, "after": OURS + THEIRS, "both": THEIRS + OURS + THEIRS}
@@ -78,7 +78,7 @@ def test_a_second_run_of_the_sequence_changes_nothing():
     assert storage.to_proto(opened).SerializeToString(deterministic=True) == first
 
 
-def test_folded_weights_are_still_views_until_they_are_read():
+def test_folded_transposes_are_views():
     opened = storage.from_proto(sample())
     propagation = ConstantPropagation()
     propagation(opened)
@@ -99,7 +99,7 @@ def test_time_grows_linearly():
     assert calls[1] <= 5 * calls[0]
 
 
-def test_a_pass_that_is_used_again_knows_nothing_of_the_model_before():
+def test_a_reused_pass_has_no_state_of_the_previous_model():
     text = """g () => (float[2] y)
         {{ one = Constant<value_floats = [1.0, 1.0]>() y = local.of(one) }}
         <domain: "local", opset_import: ["" : 21]> of (x) => (y) {{ y = {op}(x, x) }}
@@ -113,7 +113,7 @@ def test_a_pass_that_is_used_again_knows_nothing_of_the_model_before():
         np.testing.assert_array_equal(array, np.full(2, expected, np.float32))
 
 
-def test_metadata_that_applications_read_stays():
+def test_metadata_of_applications_is_kept():
     model = storage.opened(sample())
     model.metadata_props["labels"] = "cat,dog"
     made = onnxfold.optimize(model, input_shapes={"x": [2, 64]})
@@ -123,17 +123,17 @@ def test_metadata_that_applications_read_stays():
     assert not any(node.metadata_props for node in made.graph)
 
 
-def test_op_types_that_no_opset_has_are_named():
+def test_warnings_for_unknown_op_types():
     text = """g (float[2] x) => (float[2] y) {{ y = {op} (x) }}
         <domain: "", opset_import: ["" : 21]> Own (x) => (y) {{ y = Relu (x) }}
         <domain: "local", opset_import: ["" : 21]> Relooo (x) => (y) {{ y = Relu (x) }}
     """
-    told = {
+    expected = {
         "Relooo": ["ONNX has no op type 'Relooo'; did you mean 'Relu'?"],
         "Xyzzy": ["ONNX has no op type 'Xyzzy'"],
         "Own": [],
         "Relu": [],
-        "Upsample": [],  # of old opsets
+        "Upsample": [],  # in old opsets
         "local.Relooo": [],
         "custom.Xyzzy": [],
         "RMSNormalization": [
@@ -141,7 +141,7 @@ def test_op_types_that_no_opset_has_are_named():
         ],
         "ai.onnx.ml.Scalar": ["ONNX has no op type 'Scalar'; did you mean 'Scaler'?"],
     }
-    for op, warnings in told.items():
+    for op, warnings in expected.items():
         _, report = onnxfold.optimize(parse(text.format(op=op)), level=0, return_report=True)
         assert report.warnings == warnings, op
 
@@ -161,7 +161,7 @@ def ours() -> list[ir.passes.PassBase]:
 
 
 @pytest.mark.parametrize("order", ["theirs first", "ours first", "ours around"])
-def test_in_one_sequence(order, tmp_path):
+def test_sequences_with_passes_of_onnxscript(order, tmp_path):
     steps = {
         "theirs first": [*theirs(), *ours()],
         "ours first": [*ours(), *theirs()],
@@ -174,5 +174,5 @@ def test_in_one_sequence(order, tmp_path):
     out = tmp_path / "out.onnx"
     storage.save(model, out, fsync=False)
     onnx.checker.check_model(onnx.load(out))
-    # onnxscript's rules may change the last bits; ours add nothing to that
+    # onnxscript's rules may change the last bits; passes of onnxfold do not
     assert onnxfold.compare(SWIN, out, rtol=1e-4, atol=1e-5).passed

@@ -1,4 +1,4 @@
-"""What is computed once, and what must stay two."""
+"""Test which equal nodes are merged."""
 
 from collections import Counter
 
@@ -14,7 +14,10 @@ HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
 
 
 def share(text: str, feeds=None, **options) -> Counter[str]:
-    """The ops that are left; the model is valid, and with feeds it computes the same bits."""
+    """Merge equal nodes and count the remaining nodes of each op type.
+
+    With feeds, assert that the result is valid and computes the same bits.
+    """
     before = parse(text)
     opened = storage.from_proto(before)
     modified = CommonSubexpressions(Options(**options))(opened).modified
@@ -28,7 +31,7 @@ def share(text: str, feeds=None, **options) -> Counter[str]:
     return Counter(count_ops(opened))
 
 
-def test_what_differs_stays_two():
+def test_different_nodes_are_not_merged():
     text = """g (float[2] x) => (float[2] y) <float one = {{1}}> {{
         a = {0}  b = {1}  c = Cast<to=1>(a)  d = Cast<to=1>(b)  y = Sub(c, d)
     }}"""
@@ -45,7 +48,7 @@ def test_what_differs_stays_two():
         assert share(text.format(one, one), X)["Cast"] < share(text.format(one, other))["Cast"]
 
 
-def test_omitted_inputs_at_the_end_differ_in_nothing():
+def test_omitted_trailing_inputs_are_ignored():
     model = parse("g (float[2] x) => (float[2] y) { a = Clip(x)  b = Clip(x)  y = Sub(a, b) }")
     model.graph.node[1].input.extend(["", ""])
     opened = storage.from_proto(model)
@@ -53,17 +56,17 @@ def test_omitted_inputs_at_the_end_differ_in_nothing():
     assert count_ops(opened) == {"Clip": 1, "Sub": 1}
 
 
-def test_what_reads_a_second_result_of_the_graph_reads_the_first():
-    left = share(
+def test_consumers_of_equal_graph_outputs_are_merged():
+    ops = share(
         """g (float[2] x) => (float[2] a, float[2] b, float[2] y) {
             a = Relu(x)  b = Relu(x)  c = Neg(a)  d = Neg(b)  y = Sub(c, d)
         }""",
         X,
     )
-    assert left == {"Relu": 2, "Neg": 1, "Sub": 1}
+    assert ops == {"Relu": 2, "Neg": 1, "Sub": 1}
 
 
-def test_a_nan_is_itself():
+def test_nan_attributes_are_equal():
     model = parse("g (float[2] x) => (float[2] y) { a = Elu(x)  b = Elu(x)  y = Sub(a, b) }")
     for node in model.graph.node[:2]:
         node.attribute.append(onnx.helper.make_attribute("alpha", float("nan")))
@@ -83,7 +86,7 @@ def test_a_nan_is_itself():
         "local.deep(x)",
     ],
 )
-def test_what_gives_another_result_each_time_stays_two(op):
+def test_nondeterministic_nodes_are_not_merged(op):
     model = f"""g (float[2] x) => (float[2] y) <float half = {{0.5}}, bool yes = {{1}}> {{
         a = {op}  b = {op}  y = Sub(a, b)
     }}

@@ -1,4 +1,4 @@
-"""The types of values in the model: what the ops say, in names that hold in every run."""
+"""Test the recorded types of values, with dim names that are valid in every run."""
 
 from pathlib import Path
 
@@ -53,12 +53,12 @@ def test_names_and_expressions():
     assert found["odd"] == ["3*P", 8]
     assert found["half"] == ["B", "S", 4]
     assert found["less"] == ["B", "max(0, S - 1)", 8]
-    assert found["places"] == [2, 0], "how many elements are not zero is nothing that has a name"
+    assert found["places"] == [2, 0], "the number of nonzero elements has no name"
     assert "shape" not in found
 
 
-def test_what_the_file_says():
-    """Stale sizes go; names stay where they are of one size only."""
+def test_recorded_dims_of_the_file():
+    """Stale sizes are replaced. A dim name is kept if it denotes only one size."""
     found = described(
         """g (float[B,3] x, float[N,3] z) => (float y) <
             float[7] stale, int64[2,found] n, int64[2,found] m, int64[2,alone] k,
@@ -70,14 +70,14 @@ def test_what_the_file_says():
         }"""
     )
     assert found["stale"] == ["B", 3]
-    assert found["n"] == found["m"] == [2, 0], "two sizes, and one name for them"
+    assert found["n"] == found["m"] == [2, 0], "one name denotes two sizes"
     assert found["k"] == [2, "alone"]
     assert found["w"] == ["odd", 3]
-    assert found["c"] == ["B", 3] and found["e"] == [5, 4], "of its op nobody else knows anything"
+    assert found["c"] == ["B", 3] and found["e"] == [5, 4], "nothing else is known about the op"
 
 
-def test_no_expression_that_looks_like_the_name_of_an_input():
-    """Exporters name dims like expressions; what is equal by its text would count as equal."""
+def test_no_expression_equals_a_dim_name_of_an_input():
+    """Exporters name dims like expressions, and dims with equal texts would count as equal."""
     proto = parse(
         "g (float[S] x, float[T] z) => (float[V] y) { a = Concat<axis=0>(x, x)"
         " b = Relu(a) y = Concat<axis=0>(b, z) }"
@@ -137,8 +137,8 @@ def test_recorded_types_that_no_inference_restores_are_kept():
     assert entries(onnxfold.optimize(model).graph)["w"] == ["B", 4]
 
 
-def test_what_is_written_holds(tmp_path):
-    """All values are outputs with the sizes that were written: onnxruntime compares."""
+def test_recorded_shapes_are_correct(tmp_path):
+    """Make all values outputs and compare their shapes in onnxruntime with the recorded ones."""
     target = tmp_path / "out.onnx"
     onnxfold.optimize_file(ROOT / MODELS[0], target, value_info=True)
     model = onnx.load(target)
@@ -151,7 +151,7 @@ def test_what_is_written_holds(tmp_path):
         sizes = {"batch": batch, "seq": seq}
         for name, array in zip(names, session.run(names, feeds), strict=True):
             for dim, actual in zip(dims[name], array.shape, strict=True):
-                if str(dim).isidentifier():  # of a size with a name of its own
+                if str(dim).isidentifier():  # a size with its own name
                     sizes.setdefault(str(dim), actual)
                 assert dim == 0 or eval(str(dim), {}, sizes) == actual, name
 
@@ -185,11 +185,11 @@ def test_fixed_inputs_fix_outputs(options, shape):
     assert dims_of(output) == shape
 
 
-def test_onnxruntime_sees_that_shapes_of_convolutions_are_equal(tmp_path: Path):
-    """Of dynamic sizes it infers nothing; with what is recorded it adds within the convolution.
+def test_recorded_shapes_let_onnxruntime_fuse_an_add_of_convolutions(tmp_path: Path):
+    """With recorded shapes, onnxruntime fuses the Add into the convolution.
 
-    Convolutions with as many channels as a block of onnxruntime has, 8 on AVX2 and 16 on AVX-512,
-    are added in any case.
+    Without them, it cannot infer that the dynamic shapes are equal. If the number of channels
+    equals a block of onnxruntime, 8 on AVX2 and 16 on AVX-512, it fuses the Add in any case.
     """
     weights = {name: np.ones((4, 4, 3, 3), np.float32) for name in ("v", "w")}
     text = """g (float[1,4,H,W] x) => (float[1,4,h,k] y) {

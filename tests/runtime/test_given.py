@@ -1,4 +1,4 @@
-"""What is given for a runtime constant: what it may be, and that other content is another value."""
+"""Test which values a runtime constant accepts, and that new content is folded again."""
 
 import pickle
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def of(text: str, *names: str, **arguments) -> tuple:
 
 
 def refillable() -> dict[str, tuple[object, np.ndarray]]:
-    """A value for r in every form that can be filled anew, and an array on its memory."""
+    """Return values for r that can be overwritten, each with an array that shares its memory."""
     plain, view, fortran, swapped = (random(24, 24, seed=k) for k in range(4))
     seen = view[:]
     seen.flags.writeable = False
@@ -38,7 +38,7 @@ def refillable() -> dict[str, tuple[object, np.ndarray]]:
 
 @pytest.mark.parametrize("form", list(refillable()))
 @pytest.mark.parametrize("specialize", [False, True])
-def test_whatever_is_filled_anew_is_another_value(form, specialize):
+def test_an_overwritten_value_is_folded_again(form, specialize):
     model, session = of("read by both", "r", specialize=specialize)
     given, memory = refillable()[form]
     x = random(24, 24, seed=9)
@@ -54,8 +54,8 @@ def test_whatever_is_filled_anew_is_another_value(form, specialize):
         assert_same(session.fold({"r": given}).run(None, {"x": x}), want())
         before = want()
         place = tuple(rng.integers(0, 24, 2))
-        memory[place] = np.nextafter(memory[place], 9, dtype=np.float32)  # one bit, or some
-        assert_same(session.run(None, {"x": x}), before)  # left out: as it was fed before
+        memory[place] = np.nextafter(memory[place], 9, dtype=np.float32)  # changes one bit or more
+        assert_same(session.run(None, {"x": x}), before)  # uses the last value of r
     assert_same(handle.run(None, {"x": x}), of_handle)
     folds = session.fold_statistics().folds
     session.run(None, {"x": x, "r": given})
@@ -64,7 +64,7 @@ def test_whatever_is_filled_anew_is_another_value(form, specialize):
     assert session.fold_statistics().folds == folds + 1
 
 
-def test_the_sign_of_a_zero_and_the_payload_of_a_nan_are_content():
+def test_another_sign_of_zero_or_payload_of_nan_is_folded_again():
     session = of("g (float[n] x, float[n] r) => (float[n] y) { e = Exp(r) y = Add(x, e) }", "r")[1]
     r = np.zeros(24, np.float32)
     x = np.zeros(24, np.float32)
@@ -74,7 +74,7 @@ def test_the_sign_of_a_zero_and_the_payload_of_a_nan_are_content():
     assert session.fold_statistics().folds == 4
 
 
-def test_one_of_two_filled_anew_beside_one_left_out():
+def test_an_omitted_constant_has_its_last_value_after_its_array_was_overwritten():
     model, session = of("a power", "a", "b")
     feeds = {"x": random(4), "a": random(4, seed=1) + 3, "b": random(4, seed=2)}
     session.run(None, feeds)
@@ -124,7 +124,7 @@ _RANDOM = """g (float[n, 16] x, float[16, 16] a, float[8] b, float[16, 16] c, st
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["copies", "in place", "read-only"])
 def test_random_sequences_of_feeds(kind, seed):
-    """Omitted, new and overwritten values, as onnxruntime computes them with all values fed."""
+    """Feed omitted, new and overwritten values; onnxruntime gets all values as the reference."""
     rng = np.random.default_rng(seed)
     default = ", ".join("0.5" for _ in range(256))
     model = parse(_RANDOM.replace("CONSTANT", default))
@@ -138,12 +138,12 @@ def test_random_sequences_of_feeds(kind, seed):
         return rng.standard_normal(shape, np.float32)
 
     arrays = {name: draw(name) for name in "abcs"}
-    last: dict[str, np.ndarray] = {}  # by content
+    last: dict[str, np.ndarray] = {}  # copies
     for step in range(40):
         fed = {}
         for name, array in arrays.items():
             if rng.random() < 0.3 and (name == "c" or step):
-                continue  # left out
+                continue  # omitted
             if rng.random() < 0.4:
                 array.flags.writeable = True
                 array[...] = draw(name)
@@ -173,7 +173,7 @@ def test_random_sequences_of_feeds(kind, seed):
     ],
     ids=["objects", "of one length", "with gaps", "bytes", "of any length"],
 )
-def test_strings(make: Callable):
+def test_a_value_may_have_strings(make: Callable):
     model, session = of("repeated strings", "s", "r")
     strings = make(np.array(["a", "\N{SNOWMAN}"], object))
     feeds = {"s": strings, "x": random(2), "r": random(2, seed=1)}
@@ -192,7 +192,7 @@ def test_strings(make: Callable):
     assert handle.run(["e"], {"x": feeds["x"]})[0][0] == "aa"
     words, numbers = session.run_with_ort_values(None, {"x": value_of(feeds["x"])})
     assert (words.numpy().tolist(), numbers.numpy().tobytes()) == (["zz", first[0][1]], first[1])
-    feeds["s"] = words  # a value of onnxruntime's own
+    feeds["s"] = words  # an OrtValue
     assert run(feeds)[0] == ["zzzz", "\N{SNOWMAN}" * 4]
     binding = session.io_binding(handle)
     binding.bind_cpu_input("x", feeds["x"])
@@ -203,8 +203,8 @@ def test_strings(make: Callable):
     assert (words.tolist(), numbers.tobytes()) == first
 
 
-def test_numbers_that_are_made_of_strings():
-    """Unique finds the places of strings, which runtime_fold computes."""
+def test_numbers_may_be_folded_from_strings():
+    """runtime_fold computes the indices of strings with Unique."""
     model, session = of("places of strings", "s")
     for letters in ("abacb", "zzzzz", "abacb"):
         feeds = {"s": np.array(list(letters), object), "x": np.array([7])}
@@ -212,7 +212,7 @@ def test_numbers_that_are_made_of_strings():
 
 
 @pytest.mark.parametrize("specialize", [False, True])
-def test_nothing_is_a_value_too(specialize):
+def test_a_value_may_have_no_elements(specialize):
     model, session = of("nothing", "r", "s", specialize=specialize)
     for rows in (0, 2, 0):
         feeds = {"x": random(rows, 3), "r": random(rows, 3, seed=1), "s": np.arange(rows)}
@@ -220,7 +220,7 @@ def test_nothing_is_a_value_too(specialize):
 
 
 @pytest.mark.parametrize("specialize", [False, True])
-def test_a_sequence_is_a_value_of_onnxruntime(specialize):
+def test_a_value_may_be_a_sequence(specialize):
     maker = reference_session(parse("a sequence"))
     model, session = of("read from a sequence", "s", specialize=specialize)
     for seed in (1, 2):
@@ -232,7 +232,7 @@ def test_a_sequence_is_a_value_of_onnxruntime(specialize):
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("specialize", [False, True])
-def test_numbers_of_less_than_a_byte(dtype, specialize):
+def test_a_value_may_have_numbers_of_four_bits(dtype, specialize):
     _, session = of(
         f"""g ({dtype}[k] q, float[n] x) => (float[n] y) {{
             wide = Cast<to = 1>(q)
@@ -253,7 +253,7 @@ def test_numbers_of_less_than_a_byte(dtype, specialize):
     assert session.fold_statistics().folds == 3
 
 
-def test_arrays_out_of_a_pickle():
+def test_a_value_may_be_an_unpickled_array():
     model, session = of("read by both", "r")
     feeds = pickle.loads(pickle.dumps({"x": random(24, 24), "r": random(24, 24, seed=1)}))
     assert feeds["r"].dtype.isbuiltin == 0
@@ -266,8 +266,8 @@ def test_arrays_out_of_a_pickle():
         ([[1.0] * 24] * 24, "'r': expected an array or an OrtValue, got list"),
         (np.float32(1), "'r': .* got float32"),
         (None, "'r': .* got NoneType"),
-        (random(24, 23), r"'r' is float32\[24,24\], not float32\[24,23\]"),
-        (random(24), r"'r' is float32\[24,24\], not float32\[24\]"),
+        (random(24, 23), r"'r' must be float32\[24,24\], not float32\[24,23\]"),
+        (random(24), r"'r' must be float32\[24,24\], not float32\[24\]"),
         (random(24, 0), r"not float32\[24,0\]"),
         (random(24, 24).astype(np.float64), r"not float64\[24,24\]"),
         (value_of(np.zeros((24, 24), np.int64)), r"not int64\[24,24\]"),
@@ -276,11 +276,11 @@ def test_arrays_out_of_a_pickle():
     ],
 )
 @pytest.mark.parametrize("specialize", [False, True])
-def test_a_value_that_the_constant_cannot_have(value, message, specialize):
+def test_a_value_of_another_type_or_shape_is_refused(value, message, specialize):
     model, session = of("read by both", "r", specialize=specialize)
     feeds = {"x": random(24, 24), "r": random(24, 24, seed=1)}
     want = original(model, feeds)
-    for _ in range(2):  # before anything else is known, and after
+    for _ in range(2):  # before and after the first valid run
         with pytest.raises(UsageError, match=message):
             session.run(None, {**feeds, "r": value})
         with pytest.raises(UsageError, match=message):

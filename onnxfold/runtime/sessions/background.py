@@ -1,4 +1,4 @@
-"""Run work of a session in a thread that ends with the session."""
+"""Threads in which sessions do work in the background."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from onnxfold.support import isolated
 
 
 class BackgroundThread:
-    """A thread that does some work once; the processes that it starts end with it.
+    """A thread that calls a function once. `close` ends the child processes of the function.
 
     Args:
-        work: Called in the thread. It must not refer to the owner of the thread.
-        delay: Seconds to wait before, unless `is_urgent` is set.
+        work: The function. It must not refer to the owner of the thread.
+        delay: Seconds before the call. Setting `is_urgent` ends the delay.
     """
 
     def __init__(self, work: Callable[[], None], *, delay: float = 0.0) -> None:
@@ -26,11 +26,11 @@ class BackgroundThread:
         self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the work is done, or for some seconds."""
+        """Wait until the function returns, for at most ``timeout`` seconds."""
         self._thread.join(timeout)
 
     def close(self) -> None:
-        """End the processes, and wait for the thread."""
+        """End the child processes of the function, and wait for the thread."""
         self._processes.close()
         self.is_urgent.set()
         if self._thread is not threading.current_thread():

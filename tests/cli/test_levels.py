@@ -41,7 +41,7 @@ def test_level_0_folds_constants_only(run, model, tmp_path):
 
 
 def test_level_1_keeps_every_bit(run, model, tmp_path):
-    """x + 0.0 makes 0.0 of -0.0: it stays, and the report says what level 2 would do."""
+    """x + 0.0 changes -0.0 to 0.0, so level 1 keeps it and reports the rule of level 2."""
     result = run("optimize", model, "-o", tmp_path / "o.onnx", "--json", "--advise")
     assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
     document = json.loads(result.out)
@@ -76,7 +76,7 @@ OVERLAPPING = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
     a = Mul (x, c) b = Add (a, zero) y = Div (b, d) e = Mul (x, d) f = Add (e, c) z = Relu (f) }"""
 
 
-def test_what_level_2_would_apply_is_what_it_applies(tmp_path):
+def test_withheld_rules_are_those_that_level_2_applies(tmp_path):
     """Several rules match the same nodes; some matches cannot be applied."""
     root = Path(__file__).parents[2]
     overlapping = saved(OVERLAPPING, tmp_path / "m.onnx", 17)
@@ -87,7 +87,7 @@ def test_what_level_2_would_apply_is_what_it_applies(tmp_path):
     assert withheld
 
 
-def test_level_2_loads_a_model_of_very_many_nodes_only_if_asked(run, model, tmp_path, monkeypatch):
+def test_level_2_measures_no_large_model_without_a_check(run, model, tmp_path, monkeypatch):
     monkeypatch.setattr("onnxfold.api.optimize._MAX_NODES_MEASURED", 4)  # the model has 5 nodes
     result = run("optimize", model, "-O2", "-o", tmp_path / "o.onnx", "--json")
     assert ops(tmp_path / "o.onnx") == ["Relu"]
@@ -98,12 +98,12 @@ def test_level_2_loads_a_model_of_very_many_nodes_only_if_asked(run, model, tmp_
     assert json.loads(result.out)["check"]["passed"]
 
 
-def test_a_disabled_rule_does_not_fire(run, model, tmp_path):
+def test_disabled_rule_is_not_applied(run, model, tmp_path):
     run("optimize", model, "--disable", "transpose_of_transpose", "-o", tmp_path / "o.onnx")
     assert ops(tmp_path / "o.onnx").count("Transpose") == 2
 
 
-def test_rules_of_a_file(run, model, tmp_path):
+def test_rules_are_loaded_from_a_file(run, model, tmp_path):
     rules = tmp_path / "mine.py"
     rules.write_text(
         "from onnxfold.rewrite import op, rule\n\n@rule\ndef relu_to_neg(x):\n"
@@ -113,7 +113,7 @@ def test_rules_of_a_file(run, model, tmp_path):
     assert "Neg" in ops(tmp_path / "o.onnx")
 
 
-def test_passes_by_name(done, model, tmp_path):
+def test_passes_are_selected_by_name(done, model, tmp_path):
     done("optimize", model, "--passes", "simplify,dead-code", "-o", tmp_path / "o.onnx")
     assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
 
@@ -121,7 +121,7 @@ def test_passes_by_name(done, model, tmp_path):
 @pytest.mark.parametrize(
     ("command", "word"), [("rules", "transpose_of_transpose"), ("passes", "simplify")]
 )
-def test_lists(run, done, command, word):
+def test_rules_and_passes_are_listed(run, done, command, word):
     assert word in done(command).out
     assert word in run(command, "--json").out
 
@@ -129,7 +129,7 @@ def test_lists(run, done, command, word):
 DYNAMIC = "g (float[batch, rows, 4] x) => (float[batch, n] y) { t = Relu (x)  y = Flatten (t) }"
 
 
-def test_dims_that_stay_dynamic(run, tmp_path):
+def test_dims_that_remain_dynamic(run, tmp_path):
     dynamic = saved(DYNAMIC, tmp_path / "dynamic.onnx", 17)
     fix = ("optimize", dynamic, "-o", tmp_path / "o.onnx", "--input-shape")
     for shape, kept in (("x:1,3,4", ("--keep-dim", "batch")), ("x:-1,3,-1", ())):
@@ -139,14 +139,14 @@ def test_dims_that_stay_dynamic(run, tmp_path):
         assert [d.dim_param or d.dim_value for d in dims] == ["batch", 3, 4]
 
 
-def test_what_is_taken_for_granted(run, model, tmp_path):
+def test_assumptions_are_listed(run, model, tmp_path):
     dynamic = saved(DYNAMIC, tmp_path / "dynamic.onnx", 17)
     result = run("optimize", dynamic, "-o", tmp_path / "o.onnx", "-v")
     assert "Dims of the inputs that have the same name have the same size." in result.out
     assert "assumed" not in run("optimize", model, "-o", tmp_path / "o.onnx", "-v").out
 
 
-def test_a_result_beyond_the_tolerances_is_told_of_in_any_case(run, tmp_path):
+def test_result_beyond_the_tolerances_is_always_reported(run, tmp_path):
     source = saved(MODEL.replace("Relu", "Neg"), tmp_path / "in.onnx", 17)
     rules = "rules.py"
     (tmp_path / rules).write_text(RULES.format(factor=-1.5))

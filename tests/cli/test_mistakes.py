@@ -1,4 +1,4 @@
-"""Typical mistakes: each gives one line with cause and remedy, exit code 2, and no file."""
+"""Test that typical mistakes print one line, have exit code 2, and write no file."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def _model(node: str) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """A folder with a model and all that can be mistaken for one."""
+    """Return a folder with a model and the files of the mistakes."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copy(MODELS / "t5-decoder.onnx", folder / "model.onnx")
     shutil.copy(MODELS / "swin.onnx", folder / "other.onnx")
@@ -99,8 +99,8 @@ def _content(folder: Path) -> dict[str, int]:
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("command", "message"), MISTAKES)
-def test_a_mistake_is_told_in_one_line(run, files, monkeypatch, command, message):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of files with rules
+def test_mistakes_print_one_line(run, files, monkeypatch, command, message):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # for files with rules
     monkeypatch.chdir(files)
     before = _content(files)
     names = set(os.listdir(files))

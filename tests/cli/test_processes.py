@@ -1,4 +1,4 @@
-"""A command as a process: how it ends, what it leaves behind, and what it imports."""
+"""Test how the process of a command ends, the files that it leaves, and its imports."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"]
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """A model that takes some time to be written: 256 MB of transposed weights."""
+    """Return a model with 256 MB of transposed weights, which take time to write."""
     weight = np.arange(2048 * 2048, dtype=np.float32).reshape(2048, 2048)
     outputs = ", ".join(f"float[2048, 2048] y{i}" for i in range(16))
     nodes = " ".join(f"y{i} = Transpose(w{i})" for i in range(16))
@@ -40,23 +40,23 @@ def writing(folder) -> bool:
 
 @pytest.mark.parametrize("name", SIGNALS)
 @pytest.mark.parametrize("more", [[], ["--external-data"]])
-def test_signals(slow, tmp_path, name, more) -> None:
+def test_signal_ends_the_command(slow, tmp_path, name, more) -> None:
     number = getattr(signal, name)
     process = start(slow, "-o", tmp_path / "o.onnx", *more)
     while not writing(tmp_path):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(number)
-    process.send_signal(signal.SIGTERM)  # those that follow do not disturb
+    process.send_signal(signal.SIGTERM)  # later signals have no effect
     error = process.communicate()[1]
-    first = number if process.returncode == 128 + number else signal.SIGTERM  # they may swap
+    first = number if process.returncode == 128 + number else signal.SIGTERM  # the order may change
     told = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
     assert (process.returncode, error) == (128 + first, f"onnxfold: error: {told}\n")
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_ignored_stays_ignored(slow, tmp_path) -> None:
-    """As under nohup."""
+def test_ignored_signals_remain_ignored(slow, tmp_path) -> None:
+    """A command under nohup ignores SIGHUP."""
     process = start(
         slow,
         "-o",
@@ -75,19 +75,19 @@ def test_what_is_ignored_stays_ignored(slow, tmp_path) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_may_be_closed(tiny, tmp_path, closed) -> None:
-    """As under some supervisors; the first file that is opened is then not one of them."""
+    """Some supervisors close the streams; opened files must not reuse their descriptors."""
     command = f'"{sys.executable}" -m onnxfold optimize "{tiny}" -o out.onnx --check 1 {closed}'
     assert subprocess.run(command, shell=True, cwd=tmp_path, check=False).returncode == 0
     assert storage.load(tmp_path / "out.onnx")
 
 
-def test_an_output_that_is_full(tiny) -> None:
+def test_full_output_device_is_an_error(tiny) -> None:
     command = f'env -u PYTHONUNBUFFERED "{sys.executable}" -m onnxfold inspect "{tiny}" > /dev/full'
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (2, "onnxfold: error: No space left on device\n")
 
 
-def test_handlers_of_the_caller_are_not_touched(run, tiny, tmp_path) -> None:
+def test_handlers_of_the_caller_are_kept(run, tiny, tmp_path) -> None:
     seen = []
     numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     before = [signal.getsignal(number) for number in numbers]
@@ -101,7 +101,7 @@ def test_handlers_of_the_caller_are_not_touched(run, tiny, tmp_path) -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-# Run in a process of its own: how often Python looks for garbage once there is a model.
+# Runs in a separate process and counts the garbage collections after the model is loaded.
 COUNT = """
 import atexit, gc, sys
 
@@ -111,7 +111,7 @@ def collections():
 def tell():
     print(collections() - began, gc.get_freeze_count() > 10_000)
 
-atexit.register(tell)  # the first is the last
+atexit.register(tell)  # the first registered function runs last
 import onnxfold.ir.storage
 from onnxfold.cli import main
 
@@ -128,13 +128,13 @@ main()
 """
 
 
-def test_nobody_looks_for_garbage_in_a_model_that_the_end_frees(swin, tmp_path):
+def test_commands_do_not_collect_garbage(swin, tmp_path):
     for options in (["-o", tmp_path / "out.onnx", "-q"], ["--plan", "--json"]):
         printed = python("-c", COUNT, "optimize", swin, *options)
         assert printed.splitlines()[-1] == "0 True", printed
 
 
-def test_another_program_that_runs_a_command_still_collects(run, tiny, tmp_path):
+def test_garbage_collection_of_the_caller_is_kept(run, tiny, tmp_path):
     frozen = gc.get_freeze_count()
     assert run("optimize", tiny, "-o", tmp_path / "out.onnx").code == 0
     assert gc.isenabled()
@@ -145,7 +145,7 @@ HEAVY = ["numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes", "sympy", "rich"
 
 
 def loaded_after(code: str, *args: object) -> set[str]:
-    """The modules that a fresh process has loaded after the code."""
+    """Return the modules that a new process has loaded after the code."""
     report = "import sys; print('modules:', *sys.modules)"
     printed = python("-c", f"{code}\n{report}", *args)
     return set(printed.split("modules: ")[1].split())

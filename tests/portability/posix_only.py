@@ -15,8 +15,8 @@ NAMES = "tests/faults/test_names_and_kinds.py"
 ONNX_MLIR = "tests/runtime/onnx_mlir"
 
 POSIX_ONLY = {
-    "tests/cli/test_processes.py::test_signals": SIGNALS,
-    "tests/cli/test_processes.py::test_what_is_ignored_stays_ignored": SIGNALS,
+    "tests/cli/test_processes.py::test_signal_ends_the_command": SIGNALS,
+    "tests/cli/test_processes.py::test_ignored_signals_remain_ignored": SIGNALS,
     f"{CHANGES}::test_changed_sources_are_rejected[replace]": FILES_IN_USE,
     f"{CHANGES}::test_sources_that_another_program_replaces_are_rejected": FILES_IN_USE,
     f"{CHANGES}::test_removed_files_can_still_be_read": FILES_IN_USE,

@@ -1,4 +1,4 @@
-"""Failures that are planted in long models: the smaller model has little else."""
+"""Test that `reduce` keeps a planted failure of a long model and few other nodes."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,11 @@ SLEEPS = ["sh", "-c", '! grep -q Erf "$0" || sleep 60', "{}"]
 
 
 def long_model(path: Path, text: str, count: int) -> Path:
-    """A chain with other branches, and in it nodes that make y of x, which its end reads."""
+    """Save a chain of `count` nodes with residual connections.
+
+    The nodes in `text`, which compute y from x, replace one node of the chain. The last node of the
+    chain also reads their result.
+    """
     planted = parser.parse_graph(f"g (float[n,8] x) => (float[n,8] y) {{ {text} }}")
     rng = np.random.default_rng(0)
     nodes = []

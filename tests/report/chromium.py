@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol over a pipe: no driver, no network."""
+"""Control a headless Chromium by the DevTools protocol over a pipe, without a driver."""
 
 import contextlib
 import itertools
@@ -25,7 +25,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
-# The protocol is spoken over the descriptors 3 and 4.
+# Chromium reads messages from descriptor 3 and writes them to descriptor 4.
 START = """
 import fcntl, os, sys
 pipes = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
@@ -43,8 +43,8 @@ class Page:
     """One page in the browser.
 
     Attributes:
-        complaints: Errors and warnings of the console, and exceptions that nobody caught.
-        requests: Addresses that were asked for, but for the page itself and what is in it.
+        complaints: Errors and warnings of the console, and uncaught exceptions.
+        requests: Addresses of requests, except for the page itself and data URLs.
     """
 
     def __init__(self, incoming: int, outgoing: int) -> None:
@@ -58,7 +58,7 @@ class Page:
         self.requests: list[str] = []
 
     def attach(self) -> None:
-        """Make a tab and listen to it."""
+        """Open a tab and enable its events."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -79,23 +79,23 @@ class Page:
         self.wait("document.documentElement && document.documentElement.dataset.drawn")
 
     def wait(self, condition: str, seconds: float = 60) -> Any:
-        """Wait until a JavaScript expression is true, and return what it is."""
+        """Wait until a JavaScript expression is true, and return its value."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if value := self.run(condition):
                 return value
             time.sleep(0.05)
-        raise TimeoutError(f"never true: {condition}; the page says {self.complaints}")
+        raise TimeoutError(f"{condition} is never true; errors of the page: {self.complaints}")
 
     def run(self, expression: str) -> Any:
-        """What a JavaScript expression is, as JSON has it."""
+        """Return the value of a JavaScript expression, which must be representable in JSON."""
         made = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in made:
             raise RuntimeError(json.dumps(made["exceptionDetails"])[:2000])
         return made["result"].get("value")
 
     def seconds_of_work(self) -> float:
-        """Processor time that the page's own thread has taken, whatever else the machine does."""
+        """Return the CPU time of the page's main thread, which is independent of other load."""
         found = {m["name"]: m["value"] for m in self.call("Performance.getMetrics")["metrics"]}
         return float(found["TaskDuration"])
 
@@ -149,7 +149,7 @@ class Page:
 
 @contextlib.contextmanager
 def opened(browser: str, folder: Path) -> Iterator[Page]:
-    """A browser with a profile in a folder; it ends with the context."""
+    """Start a browser with its profile in a folder, and end it after the context."""
     to_browser, outgoing = os.pipe()
     incoming, from_browser = os.pipe()
     process = subprocess.Popen(
@@ -176,7 +176,7 @@ def opened(browser: str, folder: Path) -> Iterator[Page]:
         page.attach()
         yield page
     finally:
-        os.close(outgoing)  # it ends when nobody can speak to it any more
+        os.close(outgoing)  # Chromium exits when the pipe is closed
         os.close(incoming)
         try:
             process.wait(20)

@@ -1,4 +1,4 @@
-"""A model for the page that tries to be more than data."""
+"""A model whose names are scripts in a page that does not escape them."""
 
 import json
 from pathlib import Path
@@ -14,9 +14,9 @@ UNICODE = "größe-\u2028-模型-\U0001f600-\u202e"
 
 
 def hostile(path: Path) -> None:
-    """Subgraphs, a function, a rule that fires, and names that would be scripts in a page.
+    """Save a model with subgraphs, a function, a match of a rule, and names that are scripts.
 
-    Where a name stands in capitals in the text, what it stands for is in the model.
+    Words in capitals in the text of the model are replaced by these names.
     """
     text = json_format.MessageToJson(onnx.parser.parse_model(TEXTS["names that are scripts"]))
     names = {"SCRIPT": SCRIPT, "QUOTES": QUOTES, "IMAGE": IMAGE, "UNICODE": UNICODE}

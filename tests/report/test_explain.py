@@ -1,4 +1,4 @@
-"""What makes a node run each time, against the constness that is found by another walk."""
+"""Test the inputs and random ops on which a node depends, and compare them with `Constness`."""
 
 import pytest
 from model_table import ROOT, TEXTS, saved
@@ -17,9 +17,9 @@ def mixed(tmp_path):
 @pytest.mark.parametrize(
     ("value", "inputs"),
     [
-        ("z", ["x", "c"]),  # of what calls make
-        ("h", ["c"]),  # in a function: of what its calls are given
-        ("b", ["c", "cond", "late", "x"]),  # of what the branches capture
+        ("z", ["x", "c"]),  # the results of calls
+        ("h", ["c"]),  # in a function: the arguments of its calls
+        ("b", ["c", "cond", "late", "x"]),  # values that the branches capture
         ("p", ["c", "cond", "late", "x"]),  # a node of a branch runs with its If
         ("next", ["c"]),
     ],
@@ -28,7 +28,7 @@ def test_inputs(mixed, value, inputs):
     assert sorted(onnxfold.why(mixed, value).inputs) == sorted(inputs)
 
 
-def test_the_turn_of_a_loop_is_a_source(mixed):
+def test_the_iteration_of_a_loop_is_a_source(mixed):
     (step,) = onnxfold.why(mixed, "on").path
     assert step.value == "go"
     assert "iteration of Loop" in step.made_by
@@ -40,7 +40,7 @@ def test_random_ops_are_named(mixed):
     assert "different result" in reason
 
 
-def test_the_path_is_a_shortest_one_and_each_step_reads_the_next(mixed):
+def test_the_path_is_shortest_and_each_step_reads_the_next(mixed):
     assert [step.value for step in onnxfold.why(mixed, "y").path] == ["q", "k", "c"]
 
 
@@ -49,7 +49,7 @@ def constness_of(node, model, inputs):
 
 
 @pytest.mark.parametrize("name", ["models/swin.onnx", "tests/data/lstm_gru.onnx"])
-def test_the_inputs_are_enough_and_each_is_needed(name):
+def test_the_inputs_are_sufficient_and_necessary(name):
     path = ROOT / name
     model = storage.load(path)
     nodes = [node for node in model.graph if node.outputs[0].name]

@@ -1,4 +1,4 @@
-"""How far a rule matches at a node, and the first pattern element or condition that fails."""
+"""Test that `explain` reports the first pattern element or condition that fails at a node."""
 
 import onnx
 import pytest
@@ -19,7 +19,7 @@ def explained(text, node, rule=None, opset=17, **options):
 
 
 def failure(text, node, rule, **options):
-    """Return the only failure of a rule in the model as given."""
+    """Return the only failure of a rule in the original model."""
     (match,) = explained(text, node, rule, **options).rules
     assert match.rule == rule
     assert not match.before.applies
@@ -47,14 +47,14 @@ def test_another_op():
     )
 
 
-def test_an_input_is_no_result():
+def test_an_input_instead_of_a_result():
     found = failure("g (float[N] x) => (float[N] y) { y = Neg(x) }", "y", "inverse_twice")
     assert found.reason == (
         "'x' is an input of the graph; the pattern requires Not, Neg or BitwiseNot here"
     )
 
 
-def test_no_constant():
+def test_an_input_instead_of_a_constant():
     text = "g (float[N] x, float s) => (float[N] y) { t = Add(x, s) y = Add(t, s) }"
     (match,) = explained(text, "y", "add_add").rules
     assert {(each.kind, each.value) for each in match.before.failures} == {
@@ -329,7 +329,7 @@ def test_consumers_of_another_type():
     assert found.element.endswith("'Transpose')")
 
 
-def test_a_document_has_all_of_it():
+def test_the_document_has_all_fields():
     document = explained(GEMM, "y", "matmul_add", level=1).to_dict()
     assert {"node", "value", "op_type", "op_after", "rewritten_by", "is_closest"} < {*document}
     (rule,) = document["rules"]
@@ -350,7 +350,7 @@ def test_wrong_names(tmp_path):
     assert onnxfold.explain(path) == []
 
 
-def test_nothing_is_recorded_in_an_ordinary_run(monkeypatch):
+def test_optimize_does_not_trace_matches(monkeypatch):
     made = []
 
     class Counted(Match):
@@ -366,7 +366,7 @@ def test_nothing_is_recorded_in_an_ordinary_run(monkeypatch):
 
 @pytest.mark.parametrize("name", ["models/swin.onnx", "models/t5-decoder.onnx"])
 @pytest.mark.parametrize("level", [1, 2])
-def test_the_diagnosis_of_real_nodes_is_that_of_the_driver(name, level):
+def test_the_diagnosis_of_real_nodes_agrees_with_the_driver(name, level):
     """No rule that is tried applies to a node of an optimized model."""
     path = ROOT / name
     optimized = onnxfold.optimize(path, level=level)

@@ -1,4 +1,4 @@
-"""What a page tells: it is what happened, in bounds, as JSON and inside of the page."""
+"""Test that the data of a page match the run, are escaped, and are limited in size."""
 
 import json
 import re
@@ -18,14 +18,14 @@ SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 
 @pytest.fixture(scope="module")
 def swin(tmp_path_factory):
-    """The report of a run, and the data of its page."""
+    """Return the report of a run and the data of its page."""
     folder = tmp_path_factory.mktemp("swin")
     page = folder / "page.json"
     report = onnxfold.optimize_file(SWIN, folder / "out.onnx", check=1, report=page)
     return report, json.loads(page.read_text(encoding="utf-8"))
 
 
-def test_all_nodes_are_there_with_what_became_of_them(swin):
+def test_all_nodes_are_listed_with_their_decisions(swin):
     report, data = swin
     before, after = data["graphs"]
     assert (before["title"], after["title"]) == ("before", "after")
@@ -41,7 +41,7 @@ def test_all_nodes_are_there_with_what_became_of_them(swin):
         if node.get("gone") and name in names:
             assert node["decision"] == "computed by another node"
     folded = [node for node in before["nodes"] if node.get("by") == "constant-propagation"]
-    assert 300 < len(folded) <= report.folded  # rules made some of those that were folded
+    assert 300 < len(folded) <= report.folded  # rules created some of the folded nodes
     assert all(node["decision"] == "folded" and node["why"] for node in folded)
 
 
@@ -51,7 +51,7 @@ def test_all_values_have_types(swin):
         assert [value for value in graph["values"] if not re.match(r"[a-z0-9]+\[", value[1])] == []
 
 
-def test_memory_is_that_of_the_pool(swin):
+def test_memory_agrees_with_the_pool(swin):
     report, data = swin
     points = data["memory"]["points"]
     assert max(live for _, live, _ in points) == report.pool["peak_bytes"]
@@ -66,8 +66,8 @@ def test_stages_include_the_work_for_the_page(swin):
     assert sum(report.stages.values()) <= report.seconds
 
 
-def test_freeing_nothing_takes_at_least_what_was_held(tmp_path):
-    """Rules make buffers that are no results of nodes; this model folds no node at all."""
+def test_memory_without_freeing_is_an_upper_bound(tmp_path):
+    """No node of this model is folded, but rules create buffers that are not results of nodes."""
     page = tmp_path / "page.json"
     source = SWIN.parent / "lora" / "dynamo.onnx"
     report = onnxfold.optimize_file(source, tmp_path / "out.onnx", report=page)
@@ -97,7 +97,7 @@ def test_the_largest_tensors_come_first(swin):
     assert kinds[0] & kinds[1]
 
 
-def test_rules_say_where_they_fired(swin):
+def test_rules_are_listed_with_the_nodes_that_they_rewrote(swin):
     report, data = swin
     assert {rule["name"]: rule["count"] for rule in data["rules"]} == report.rewrites
     names = {value[0] for value in data["graphs"][0]["values"]}
@@ -107,14 +107,14 @@ def test_rules_say_where_they_fired(swin):
         assert rule["doc"]
 
 
-def test_the_run_is_the_same_with_a_page(tmp_path, swin):
+def test_a_page_does_not_change_the_result(tmp_path, swin):
     with_page, _ = swin
     without = onnxfold.optimize_file(SWIN, tmp_path / "out.onnx")
     assert Path(with_page.target).read_bytes() == (tmp_path / "out.onnx").read_bytes()
     assert without.rewrites == with_page.rewrites
 
 
-def test_a_large_model_is_cut_and_the_page_says_so(tmp_path):
+def test_a_large_model_is_truncated_with_a_note(tmp_path):
     scalar_chain(tmp_path / "in.onnx", 2000)
     onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "p.html")
     text = (tmp_path / "p.html").read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ def test_a_large_model_is_cut_and_the_page_says_so(tmp_path):
 
 
 class Elements(HTMLParser):
-    """Counts elements, and keeps the text of the data."""
+    """Collects the tags of elements and the text of the element with the id "data"."""
 
     def __init__(self):
         super().__init__()
@@ -152,7 +152,7 @@ def data_of(text):
     return json.loads(parser.data)
 
 
-def test_names_are_data(tmp_path):
+def test_names_are_escaped(tmp_path):
     models.hostile(tmp_path / "in.onnx")
     arguments = [str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx"), "--check", "1", "-q"]
     assert main(["optimize", *arguments, "--report", str(tmp_path / "hostile.html")]) == 0
@@ -170,7 +170,7 @@ def test_names_are_data(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["optimize", "compare", "split"])
-def test_a_place_that_cannot_be_written_is_told_first(command, tmp_path, capsys):
+def test_an_invalid_report_path_is_an_error_before_the_run(command, tmp_path, capsys):
     folder = tmp_path / "out"
     arguments = {
         "optimize": [str(SWIN), "-o", str(folder / "out.onnx")],

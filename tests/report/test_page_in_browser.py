@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing is asked for, nothing fails, and it does what it shows."""
+"""Test that the page in a browser sends no requests, raises no errors and reacts to input."""
 
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.benchmarks.benchmark_models import scalar_chain
 
 BROWSER = chromium.found()
 LINEAR = "g (float[3] x) => (float[3] y) <float[3] w = {WEIGHT}> { y = Mul(x, w) }"
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium to open the page in")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    """The browser; at the end, nothing has gone wrong in it."""
+    """Yield the browser, and assert at the end that it reported no errors and no requests."""
     browser.complaints.clear()
     browser.requests.clear()
     browser.look(1400, 900)
@@ -42,7 +42,7 @@ def optimized(model: Path, folder: Path, *options: str) -> Path:
 
 
 def click_on(page, name: str) -> None:
-    """Click on the node of this name in the drawing, where it is on the screen."""
+    """Scroll to the node with this name in the drawing, and click on it."""
     at = page.run(f"""(() => {{
         const isWanted = (node) => node.querySelector('title').textContent === {name!r};
         const node = [...document.querySelectorAll('.drawing .node')].find(isWanted);
@@ -76,7 +76,7 @@ def search(page, words: str) -> list[str]:
     return page.run("[...document.querySelectorAll('.found button')].map((b) => b.innerText)")
 
 
-def test_a_node_explains_itself_and_search_finds_it(page, tmp_path):
+def test_search_finds_a_node_and_shows_its_details(page, tmp_path):
     page.open(optimized(SWIN, tmp_path, "--check", "1"))
     show_before(page)
     found = search(page, "blocks.0/attention/q_proj/Transpose")
@@ -86,7 +86,7 @@ def test_a_node_explains_itself_and_search_finds_it(page, tmp_path):
     told = details(page)
     words = ("layers.0/blocks.0/attention/q_proj/Transpose", "folded", "float32[24,24]", "perm")
     assert all(word in told for word in words), told
-    assert " to " in told.partition("weight")[2]  # its range
+    assert " to " in told.partition("weight")[2]  # the range of the weight
     address = page.run("location.hash")
     assert page.run("document.querySelectorAll('.drawing .hit').length") >= 1
     press(page, "Enter")
@@ -111,7 +111,7 @@ def test_modules_open_and_close(page, tmp_path):
         if not page.run(f"{module} !== null"):
             break
         page.run(f"{module}.dispatchEvent(new MouseEvent('click'))")
-    assert page.run(boxes) == 195  # an input, and all nodes
+    assert page.run(boxes) == 195  # all nodes and an input
     page.run("document.querySelector('.drawing .name').dispatchEvent(new MouseEvent('click'))")
     assert page.run(boxes) < 10
 
@@ -129,11 +129,11 @@ def test_the_drawing_is_saved_as_svg(page, tmp_path):
     assert {"pixel_values", "LayerNormalization", "Conv"} <= shown
     style = next(element.text for element in tree.iter() if element.tag.endswith("}style"))
     assert "rgb" in style or "#" in tree.getroot().get("style")
-    page.requests.clear()  # the drawing itself
+    page.requests.clear()  # remove the download of the drawing
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_phone(page, tmp_path, dark):
+def test_the_page_fits_a_phone(page, tmp_path, dark):
     page.look(390, 844, dark=dark, phone=True)
     page.open(optimized(SWIN, tmp_path))
     assert page.run("document.documentElement.scrollWidth") <= 390
@@ -143,10 +143,10 @@ def test_it_fits_a_phone(page, tmp_path, dark):
     assert "at most" in page.run("document.querySelector('#memory .u-legend').innerText")
     row = "[...document.querySelectorAll('#operations tr')].find((r) => r.innerText.startsWith"
     bars = [page.run(f"{row}('{op}')).querySelectorAll('.bar').length") for op in ("Cast", "Add")]
-    assert bars == [1, 2]  # no Cast is left
+    assert bars == [1, 2]  # no Cast remains
 
 
-def test_it_shows_where_wide_precision_had_to_round(page, tmp_path):
+def test_the_page_lists_values_that_wide_precision_rounds(page, tmp_path):
     text = """g (float[1] x) => (float[1] y)
     <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
     { t = Add(a, b) u = Add(t, c) e = Erf(u) y = Sum(x, u, e) }"""

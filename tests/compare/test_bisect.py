@@ -1,4 +1,4 @@
-"""The first value on which two models differ is the one where the difference was planted."""
+"""Test that bisection finds the first value that differs between two models."""
 
 import re
 
@@ -41,7 +41,7 @@ def another_op(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> No
     ],
 )
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_planted_node_is_found(plant, op, places, which) -> None:
+def test_changed_node_is_found(plant, op, places, which) -> None:
     model = onnx.load(SWIN)
     node = [node for node in model.graph.node if node.op_type == op][places[which]]
     plant(node, {tensor.name: tensor for tensor in model.graph.initializer})
@@ -64,7 +64,7 @@ def test_the_planted_node_is_found(plant, op, places, which) -> None:
     ],
     ids=["If", "Loop", "Scan", "function"],
 )
-def test_a_difference_in_a_body_names_the_node_that_runs_it(call) -> None:
+def test_difference_in_a_body_names_its_node(call) -> None:
     def model(op):
         text = "g (float[2] x) => (float[2] z) <int64 turns = {3}, bool flag = {1}> "
         text += "{ h = Sin(x) " + call.format(op) + " z = Abs(y) }"
@@ -84,7 +84,7 @@ def changed_swin() -> onnx.ModelProto:
     return model
 
 
-def test_what_is_told() -> None:
+def test_difference_is_described() -> None:
     result = compare(SWIN, changed_swin(), bisect=True)
     text = str(result.first_difference)
     assert "the first value that differs is 'logits'" in text
@@ -107,8 +107,8 @@ def test_models_with_external_data(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_no_run_gives_out_all_large_values() -> None:
-    """The values take 16 MB each, and 20 of them would be given out at once."""
+def test_large_values_are_spread_over_runs() -> None:
+    """Values of 16 MB are split over several runs instead of being returned at once."""
     chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(20))
     text = "g (float[4194304] v0) => (float[4194304] y) {{ " + chain + " y = {}(v20) }}"
     result = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)
@@ -117,7 +117,7 @@ def test_no_run_gives_out_all_large_values() -> None:
     assert 9 <= found.runs <= 17
 
 
-def test_a_wrong_fold_is_found_by_name() -> None:
+def test_wrong_fold_is_found_by_name() -> None:
     a = parse(
         "g (float[2] x) => (float[2] y) { c = Constant<value = float[2] {1, 2}>() "
         "d = Exp(c) e = Add(x, d) y = Neg(e) }"
@@ -131,7 +131,7 @@ def test_a_wrong_fold_is_found_by_name() -> None:
     assert "stores it" in str(found)
 
 
-def test_constant_outputs_and_strings_are_looked_at() -> None:
+def test_constant_outputs_and_strings_are_compared() -> None:
     text = (
         "g (float[2] x) => (float[2] y) <int64[1] s = {{2}}> "
         "{{ c = Constant<value = float {{{}}}>() d = Exp(c) y = Expand(d, s) }}"
@@ -143,7 +143,7 @@ def test_constant_outputs_and_strings_are_looked_at() -> None:
     assert found is not None and found.value == "y"
 
 
-def test_random_values_are_no_difference() -> None:
+def test_random_values_are_ignored() -> None:
     text = (
         "g (float[2] x) => (float[2] y, float[2] z) {{ r = RandomNormal<shape = [2]>() "
         "s = Mul(x, r) y = Sub(s, s) z = {}(x) }}"
@@ -152,6 +152,6 @@ def test_random_values_are_no_difference() -> None:
     assert found.first_difference is not None and found.first_difference.value == "z"
 
 
-def test_nothing_is_looked_for_in_equal_models() -> None:
+def test_equal_models_have_no_first_difference() -> None:
     result = compare(SWIN, SWIN, bisect=True)
     assert result.equal and result.first_difference is None and not result.notes

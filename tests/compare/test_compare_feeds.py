@@ -51,7 +51,7 @@ def test_feeds_of_sequences_and_optionals(tmp_path):
         compare(model, model, feeds={"x": 5, "o": None})
 
 
-def test_npz_of_a_type_that_numpy_does_not_have(tmp_path):
+def test_npz_of_bfloat16(tmp_path):
     model = parse("g (bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }")
     np.savez(tmp_path / "feeds.npz", x=np.ones(2, ml_dtypes.bfloat16))
     assert compare(model, model, feeds=tmp_path / "feeds.npz").equal
@@ -69,13 +69,13 @@ def test_npz_of_a_type_that_numpy_does_not_have(tmp_path):
         ("missing.npz", "cannot read"),
     ],
 )
-def test_feeds_that_do_not_fit(feeds, message):
+def test_invalid_feeds_are_refused(feeds, message):
     model = parse(NEG)
     with pytest.raises(UsageError, match=message):
         compare(model, model, feeds=feeds)
 
 
-def test_files_that_are_no_feeds(tmp_path):
+def test_invalid_feed_files_are_refused(tmp_path):
     model = parse(NEG)
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.npz").write_text("hello")
@@ -127,7 +127,7 @@ def test_index_limits_come_from_tables():
     assert limits == [5, None, 3]
 
 
-def test_indices_used_in_a_function_are_found_by_trying():
+def test_valid_indices_of_a_function_are_found_by_trial():
     model = parse("""
         g (int64[n] ids) => (float[n, 1] y) <float[2, 1] table = {1, 2}> {
             y = local.look_up(ids, table)
@@ -144,7 +144,7 @@ def sizes_of(model, **options):
     return result.sizes
 
 
-def test_sizes_that_a_model_runs_with_are_found():
+def test_valid_sizes_are_found_by_trial():
     text = """
         g (float[batch, samples] x) => (float[batch, 1, n] y)
         { u = Unsqueeze(x, one) y = Conv(u, w) }
@@ -160,7 +160,7 @@ def test_sizes_that_a_model_runs_with_are_found():
     assert sizes_of(best)["seed 0"]["n"] >= 64
 
 
-def test_a_dimension_without_a_name_is_tried_on_its_own():
+def test_unnamed_dimensions_vary_independently():
     model = parse("""
         g (float[1, 1] x, float[2, 1, 3] state) => (float[1, 64] y, float[1, 3] z)
         <int64[1] k = {64}, int64 first = {0}> {
@@ -190,8 +190,8 @@ def test_declared_sizes_are_tried():
     assert sizes_of(model)["seed 0"]["m"] == 77
 
 
-def test_integers_that_a_model_compares_with_a_constant():
-    """Each seed takes another side of the comparison, with sizes that this side runs with."""
+def test_integers_compared_with_a_constant_select_both_branches():
+    """Each seed selects a different branch, with sizes that are valid for the branch."""
     model = parse("""
         g (float[n] x, int64 rate) => (float[k] y) <int64 fast = {16000}, int64[1] k = {40}> {
             wide = Unsqueeze(rate, zero)
@@ -206,22 +206,22 @@ def test_integers_that_a_model_compares_with_a_constant():
     assert sizes["seed 0"]["n"] >= 40 > sizes["seed 1"]["n"]
 
 
-def test_a_loop_runs():
+def test_random_trip_counts_run_the_loop():
     text = """g (float[n] x, int64 k) => (float[n] z) <bool go = {1}> { z = Loop(k, go, x) <body = b
         (int64 i, bool c, float[n] v) => (bool d, float[n] w) { d = Identity(c) w = OP(v) }> }"""
     one, other = (parse(text.replace("OP", op)) for op in ("Abs", "Exp"))
     assert not compare(one, other, dims={"n": 16}).passed
 
 
-def test_running_means_that_onnxruntime_overwrites():
+def test_overwritten_running_means_are_compared():
     text = """g (float[2,1,4] x, float[1] m, float[1] v) => (float[2,1,4] y, float[1] z) <float[1] o
         = {1}> { y, r, s = BatchNormalization<training_mode=1>(x, o, o, m, v) z = OP(r, s) }"""
     one, other = (parse(text.replace("OP", op)) for op in ("Add", "Sub"))
     assert not compare(one, other).passed
 
 
-def test_an_integer_that_is_a_size():
-    """None of the small numbers makes the scale large enough."""
+def test_integer_input_that_is_a_size():
+    """Small random numbers are not valid, because they make the size 0."""
     model = parse("""
         g (float[1, 1, 8, 8] x, int64 longest) => (float[1, 1, h, w] y)
         <int64 step = {32}, int64[3] fixed = {1, 1, 8}, int64[1] zero = {0}> {
@@ -234,7 +234,7 @@ def test_an_integer_that_is_a_size():
     assert compare(model, model).outputs[0].elements > 0
 
 
-def test_indices_to_which_a_constant_is_added():
+def test_limits_of_indices_with_an_added_constant():
     proto = parse("""
         g (int64[n] a, int64[n] b, int64[n] c, float[m, 2] rows, int64[n] d)
             => (float[n, 2] u, float[n, 2] v, float[n, 2] w, float[n, 2] x)
@@ -267,7 +267,7 @@ def test_uses_are_found_in_linear_time():
     assert calls[1] <= 12 * calls[0]
 
 
-def test_a_model_that_runs_on_nothing_is_given_up():
+def test_model_without_valid_sizes_is_an_error():
     stuck = parse("""
         g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] t = {5, 5}>
         { y = Reshape(x, s) z = Reshape(x, t) }
@@ -276,7 +276,7 @@ def test_a_model_that_runs_on_nothing_is_given_up():
         compare(stuck, stuck)
 
 
-def test_sizes_that_nodes_demand():
+def test_sizes_required_by_weights():
     model = with_weights(
         parse("""
         g (float[batch, height, width, channels] image, float[batch, n, hidden] x)
@@ -297,8 +297,8 @@ def test_sizes_that_nodes_demand():
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
 
 
-def test_sizes_that_are_frozen_in_a_product():
-    """As TorchScript's export of MultiheadAttention has them: 17 rows, for any batch."""
+def test_sizes_required_by_a_frozen_reshape():
+    """TorchScript's export of MultiheadAttention freezes 17 rows but has a dynamic batch."""
     model = parse("""
         g (float[batch, rows, 8] x) => (float[r, batch, 4] y)
         <int64[1] n = {17}, int64[1] four = {4}> {
@@ -314,7 +314,7 @@ def test_sizes_that_are_frozen_in_a_product():
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
 
 
-def test_sizes_of_a_model_that_reads_constant_rows():
+def test_sizes_required_by_constant_rows():
     model = parse("""
         g (float[n, hidden] x) => (float[m, hidden] y) {
             rows = Gather(table, places)
@@ -328,13 +328,13 @@ def test_sizes_of_a_model_that_reads_constant_rows():
 
 
 def ml_model(text):
-    """A model with ops of ai.onnx.ml, as scikit-learn's pipelines are exported."""
+    """Return a model with ops of ai.onnx.ml, which exports of scikit-learn's pipelines use."""
     model = parse(text)
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     return model
 
 
-def test_strings_are_categories_of_the_ops_that_read_them():
+def test_strings_are_drawn_from_the_categories_of_their_ops():
     model = ml_model("""
         g (string[batch, 2] both, string[batch] label, string[batch] number)
             => (float[batch, 1, 3] k, float[batch, 1, 2] c, int64[batch] l, float[batch] n)
@@ -358,7 +358,7 @@ def test_strings_are_categories_of_the_ops_that_read_them():
     assert not compare(model, changed, seeds=3).passed
 
 
-def test_columns_are_followed_through_concat():
+def test_categories_are_traced_through_concat():
     model = ml_model("""
         g (string[n, 1] a, string[n, 1] b) => (float[n, 1, 2] y, float[n, 1] z)
         <int64[1] one = {1}> {
@@ -373,7 +373,7 @@ def test_columns_are_followed_through_concat():
     assert compare(model, model, seeds=2).equal
 
 
-def test_probabilities_by_class_are_compared_within_a_tolerance():
+def test_maps_of_probabilities_have_tolerances():
     model = ml_model("""
         g (float[n, 2] x) => (float y) <float[1] e = {0}> {
             p = Add(x, e) y = ai.onnx.ml.ZipMap<classlabels_strings = ["no", "yes"]>(p)

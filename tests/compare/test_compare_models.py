@@ -14,14 +14,14 @@ from onnxfold.support.errors import ModelError, UsageError
 from onnxfold.tools.comparison import Comparison, compare
 
 
-def test_a_real_model_equals_itself():
+def test_real_model_equals_itself():
     result = compare(SWIN, SWIN)
     assert isinstance(result, Comparison)
     assert result.equal and result.passed
     assert [(out.name, out.shape) for out in result.outputs] == [("logits", (1, 10))]
 
 
-def test_a_changed_weight_is_noticed(tmp_path):
+def test_changed_weight_is_reported(tmp_path):
     model = onnx.load(SWIN)
     weight = next(t for t in model.graph.initializer if t.name.endswith("classifier.bias"))
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) + 1, weight.name))
@@ -36,8 +36,8 @@ def test_a_changed_weight_is_noticed(tmp_path):
     compare(SWIN, tmp_path / "changed.onnx", atol=1.1).assert_equal()
 
 
-def test_no_session_learns_where_tensors_could_lie_in_later_runs(monkeypatch):
-    """Learning it takes onnxruntime time that is quadratic in the nodes, loading and running."""
+def test_sessions_disable_memory_patterns(monkeypatch):
+    """onnxruntime's memory patterns take quadratic time in the number of nodes."""
     learns = []
 
     class Session(onnxruntime.InferenceSession):
@@ -50,7 +50,7 @@ def test_no_session_learns_where_tensors_could_lie_in_later_runs(monkeypatch):
     assert learns == [False, False]
 
 
-def test_the_package_is_the_function():
+def test_compare_is_a_function_of_the_package():
     model = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     assert onnxfold.compare(model, model).equal
 
@@ -93,20 +93,20 @@ def test_bfloat16():
     assert different.outputs[0].max_abs_error == 2
 
 
-def test_float8_and_int4_are_carried_by_one_runtime_or_the_other():
+def test_float8_and_int4_are_supported():
     for kind in ("float8e4m3fn", "int4"):
         model = parse(f"g ({kind}[3] x) => ({kind}[3] y) {{ y = Identity(x) }}")
         assert compare(model, model).equal
 
 
-def test_onnxruntime_is_fed_numbers_of_four_bits():
+def test_onnxruntime_accepts_int4_inputs():
     model = parse("g (int4[7] x, float s) => (float[7] y) { y = DequantizeLinear(x, s) }")
     result = compare(model, model)
     assert result.backend == "onnxruntime"
     assert result.equal
 
 
-def test_float16_roundings_are_allowed_and_said_so():
+def test_float16_roundings_are_allowed_with_a_note():
     text = (
         "g (float16[64] x) => (float16[64] y) <float t = {%s}>{ c = Cast<to=10>(t) y = %s(x, c) }"
     )
@@ -147,14 +147,14 @@ def test_dynamic_sizes_differ_by_name_and_seed():
     )
     result = compare(a, b, seeds=2)
     assert result.sizes == {"seed 0": {"batch": 2, "n": 3}, "seed 1": {"batch": 3, "n": 4}}
-    assert result.outputs[0].bit_equal  # the frozen sizes happen to fit
+    assert result.outputs[0].bit_equal  # the frozen sizes are those of seed 0
     assert any("seed 1" in problem for problem in result.problems)
     assert compare(a, a, dims={"batch": 7}).outputs[0].shape == (7, 2)
     with pytest.raises(UsageError, match="batch, n"):
         compare(a, a, dims={"seq": 3})
 
 
-def test_sizes_that_the_original_refuses_are_tried_again():
+def test_invalid_sizes_are_drawn_again():
     model = parse("g (float[a] x, float[b] y) => (float[c] z) { z = Add(x, y) }")
     assert compare(model, model).equal
     fixed = parse("g (float[a] x) => (float[7,7] y) <int64[2] s = {7, 7}> { y = Reshape(x, s) }")
@@ -186,7 +186,7 @@ def test_interfaces_are_compared():
     assert not compare(a, b).passed
 
 
-def test_another_dtype_or_shape_is_different():
+def test_different_dtypes_or_shapes_are_differences():
     a = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     b = parse("g (float[2] x) => (double[2] y) { z = Neg(x) y = Cast<to=11>(z) }")
     c = parse(
@@ -196,7 +196,7 @@ def test_another_dtype_or_shape_is_different():
     assert compare(a, c).outputs[0].note == "float32[2] became float32[1,2]"
 
 
-def test_the_reference_evaluator_runs_what_onnxruntime_does_not():
+def test_reference_evaluator_is_the_fallback():
     bf16 = parse("g (bfloat16[4] x) => (bfloat16[4] y) { y = Erf(x) }")
     result = compare(bf16, bf16)
     assert result.equal
@@ -204,13 +204,13 @@ def test_the_reference_evaluator_runs_what_onnxruntime_does_not():
     assert any("onnxruntime cannot load the original" in note for note in result.notes)
 
 
-def test_a_model_that_nothing_can_run():
+def test_model_that_cannot_run_is_an_error():
     model = parse("g (float[2] x) => (float[2] y) { y = local.Mystery(x) }")
     with pytest.raises(ModelError, match="cannot be run"):
         compare(model, model)
 
 
-def test_a_second_model_that_does_not_load_is_different():
+def test_second_model_that_does_not_load_is_different():
     a = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     b = parse("g (float[2] x) => (float[2] y) { y = local.Mystery(x) }")
     result = compare(a, b)
@@ -218,7 +218,7 @@ def test_a_second_model_that_does_not_load_is_different():
     assert result.problems[0].startswith("b does not load")
 
 
-def test_the_document_is_json():
+def test_result_is_json():
     a = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     b = parse("g (float[2] x) => (float[2] y) { y = Abs(x) }")
     zero = {"x": np.zeros(2, np.float32)}
@@ -248,12 +248,12 @@ def test_random_outputs():
 
 
 @pytest.mark.parametrize("node", ["Bernoulli (x)", "Dropout (x, ratio, training)"])
-def test_few_random_elements_are_the_same_by_chance(node):
+def test_random_elements_may_be_equal_by_chance(node):
     weights = "float ratio = {0.7}, bool training = {1}"
     head = f"g (float[1, 3] x) => (float[1, 3] y) <{weights}>"
     model = parse(f"{head} {{ y = {node} }}")
     feeds = {"x": np.full((1, 3), 0.3, np.float32)}
-    for before in range(1, 9):  # onnxruntime draws by the place of a node
+    for before in range(1, 9):  # onnxruntime seeds by the node's index
         more = " ".join(f"i{k} = Identity (x)" for k in range(before))
         result = compare(model, parse(f"{head} {{ {more} y = {node} }}"), feeds=feeds)
         assert result.passed, str(result)

@@ -1,4 +1,4 @@
-"""Forked processes use neither processes nor locks of their parent."""
+"""Test that forked processes use neither processes nor locks of their parent."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_a_forked_process_does_not_keep_processes_of_its_parent_alive():
     ended, parent_of_both = os.pipe()
 
     def fork_and_end() -> None:
-        """End while a child of this process, which has its pipes, is alive."""
+        """End while a forked child, which inherits the pipes of this process, is alive."""
         (_, evaluating), _ = isolated.run(f"{HERE}identify", keep=True)
         child = os.fork()
         if child == 0:
@@ -71,7 +71,7 @@ def test_a_forked_process_does_not_keep_processes_of_its_parent_alive():
     assert psutil.pid_exists(process)
 
 
-def test_a_fork_during_a_call_of_another_thread(tmp_path):
+def test_a_process_forked_during_a_call_of_another_thread_starts_its_own(tmp_path):
     begun = tmp_path / "begun"
     group = isolated.Processes()
     failures = []
@@ -173,7 +173,7 @@ class Slow:
         return 1
 
 
-def test_a_cached_property_that_another_thread_computes():
+def test_a_cached_property_does_not_wait_for_a_thread_of_the_parent():
     begun = threading.Event()
     release = threading.Event()
     slow = Slow(begun, release)

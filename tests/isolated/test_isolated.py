@@ -1,3 +1,5 @@
+"""Test functions and commands in isolated processes: results, failures, limits and cleanup."""
+
 import contextlib
 import gc
 import os
@@ -66,7 +68,7 @@ def shell(text: str) -> list[str]:
 
 
 SLEEP = "sleep 600 & echo $! > {}; wait"
-"""A shell that notes the id of a process that it starts, and waits for it."""
+"""A shell command that starts a process, writes its process ID to a file, and waits for it."""
 
 
 def noted(path: Path) -> int:
@@ -77,12 +79,12 @@ def noted(path: Path) -> int:
 def wait_until(done: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < deadline, "it does not come to pass"
+        assert time.monotonic() < deadline, "the condition is not met in time"
         time.sleep(0.01)
 
 
 def is_gone(process: int) -> bool:
-    """Whether a process has ended; somebody may still have to wait for it."""
+    """Return whether a process has ended. Its parent may not have read its exit code."""
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -91,18 +93,18 @@ def is_gone(process: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """Where scratch folders are; nothing is left there in the end."""
+    """Set the folder for temporary folders, and assert that it is empty after the test."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     yield folder
     with contextlib.suppress(Failure):
-        run(f"{HERE}fail", keep=True)  # that ends the process that may be kept
+        run(f"{HERE}fail", keep=True)  # a failure ends the kept process
     assert not os.listdir(folder)
 
 
-def test_arrays_of_any_type_and_layout_come_and_go():
+def test_arrays_of_any_type_and_layout_are_passed():
     arrays = [
         np.zeros((0, 3), np.float32),
         np.array(3.5),
@@ -130,7 +132,7 @@ def test_a_thread_keeps_its_process_until_a_call_fails():
     assert third not in (first, run(f"{HERE}echo")[0][1])
 
 
-def test_results_stay_when_a_process_goes_on_and_ends():
+def test_results_remain_valid_after_the_process_has_ended():
     made = [run(f"{HERE}echo", None, [np.full(3, k)], keep=True)[1][0] for k in range(3)]
     with pytest.raises(Failure):
         run(f"{HERE}fail", keep=True)
@@ -138,18 +140,18 @@ def test_results_stay_when_a_process_goes_on_and_ends():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_process_leaves_no_open_file_behind():
+def test_process_leaves_no_open_file():
     run(HERE + "echo", 1)
     gc.collect()
 
 
-def test_an_exception_is_told_and_so_is_what_was_printed():
+def test_exception_and_output_are_reported():
     with pytest.raises(Failure, match=r"^no way$") as caught:
         run(f"{HERE}fail")
     assert (caught.value.kind, caught.value.output) == ("ValueError", "said before\n")
 
 
-def test_a_crash_is_told():
+def test_crash_is_reported():
     with pytest.raises(Failure, match=f"ended with {ABORTED}$") as caught:
         run(f"{HERE}crash")
     assert caught.value.kind == "ended"
@@ -173,14 +175,14 @@ def test_memory_is_limited():
     assert done.returncode == 1 and "MemoryError" in done.stderr
 
 
-def test_a_function_that_is_ended_can_clean_up(tmp_path):
+def test_function_that_exceeds_its_time_can_clean_up(tmp_path):
     path = tmp_path / "file"
     with pytest.raises(Failure, match=r"longer than 2 s"):
         run(f"{HERE}careful", str(path), seconds=2)
     assert not path.exists()
 
 
-def test_modules_are_found_wherever_a_process_runs(tmp_path, monkeypatch):
+def test_modules_in_relative_paths_are_found(tmp_path, monkeypatch):
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "found.py").write_text("def it(request, arrays): return 'here', []")
     monkeypatch.chdir(tmp_path)
@@ -197,14 +199,14 @@ def test_a_kept_process_resolves_relative_paths_as_its_caller(tmp_path, monkeypa
         assert run(f"{HERE}content_of", "file", keep=True)[0] == name
 
 
-def test_an_exit_code_and_what_was_printed():
+def test_exit_code_and_output_are_returned():
     done = run_command(shell("echo made; echo warned >&2; exit 3"), seconds=20)
     assert (done.returncode, done.stdout, done.stderr) == (3, "made\n", "warned\n")
     aborted = run_command(shell("kill -ABRT $$"), seconds=20)
     assert system.exit_description(aborted.returncode) == ABORTED
 
 
-def test_of_much_that_is_printed_the_beginning_and_the_end_are_kept():
+def test_middle_of_long_output_is_omitted():
     text = "echo first{0}; yes 0123456789 | head -c 3000000{0}; echo last{0}"
     done = run_command(shell(f"{text.format('')}; {text.format(' >&2')}"), seconds=60)
     for printed in (done.stdout, done.stderr):
@@ -212,26 +214,26 @@ def test_of_much_that_is_printed_the_beginning_and_the_end_are_kept():
         assert "\n...\n" in printed and len(printed) < 1 << 20
 
 
-def test_what_is_no_program():
+def test_missing_program_is_reported():
     with pytest.raises(Failure, match=r"^/nowhere/compiler: No such file or directory$"):
         run_command(["/nowhere/compiler"], seconds=20)
 
 
-def test_a_command_that_takes_too_long_is_asked_to_end_first(tmp_path):
+def test_command_that_exceeds_its_time_is_terminated_first(tmp_path):
     polite = f"trap 'echo asked > {tmp_path}/asked; exit 0' TERM; sleep 600 & wait"
     with pytest.raises(Failure, match=r"longer than 1 s"):
         run_command(shell(polite), seconds=1)
     assert (tmp_path / "asked").exists()
 
 
-def test_a_command_that_does_not_listen_is_killed(tmp_path):
+def test_command_that_ignores_sigterm_is_killed(tmp_path):
     with pytest.raises(Failure, match="longer than"):
         run_command(shell(f"trap '' TERM; echo $$ > {tmp_path}/id; sleep 6000"), seconds=1)
     wait_until(lambda: is_gone(noted(tmp_path / "id")))
 
 
 @pytest.mark.parametrize("ending", ["exit 0", "kill -SEGV $$"])
-def test_what_a_command_has_started_ends_with_it(tmp_path, ending):
+def test_child_processes_of_a_command_end_with_it(tmp_path, ending):
     run_command(
         shell(f"sleep 600 > /dev/null 2>&1 & echo $! > {tmp_path}/id; {ending}"), seconds=20
     )
@@ -245,7 +247,7 @@ def test_a_container_that_has_ended_is_not_removed(tmp_path, code):
     assert not (tmp_path / "removed").exists()
 
 
-def test_temporary_files_of_a_command_go_to_its_folder(tmp_path):
+def test_temporary_files_of_a_command_are_in_its_folder(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
     run_command(shell('echo > "$TMPDIR/left"; pwd > here'), seconds=20, folder=folder)
@@ -258,7 +260,7 @@ ENDINGS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"]
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("call", ["command", "function"])
-def test_everything_ends_with_the_caller(tmp_path, temporary, ending, call):
+def test_processes_end_with_their_caller(tmp_path, temporary, ending, call):
     what = {
         "command": f"isolated.run_command({shell(SLEEP.format(tmp_path / 'id'))}, seconds=3600)",
         "function": f"isolated.run('{HERE}endless', {str(tmp_path / 'id')!r})",
@@ -267,7 +269,7 @@ def test_everything_ends_with_the_caller(tmp_path, temporary, ending, call):
         f"import signal, sys; sys.path[:0] = {[*map(str, Path(__file__).parents[:2])]!r}\n"
         "from onnxfold.support import isolated\n"
         f"for number in {[int(getattr(signal, name)) for name in ENDINGS[:3]]}:\n"
-        "    signal.signal(number, signal.SIG_DFL)\n"  # what runs the tests may ignore them
+        "    signal.signal(number, signal.SIG_DFL)\n"  # the test runner may ignore them
         f"{what[call]}\n"
     )
     caller = subprocess.Popen([sys.executable, "-c", program])
@@ -276,11 +278,11 @@ def test_everything_ends_with_the_caller(tmp_path, temporary, ending, call):
     caller.send_signal(number)
     assert caller.wait() == -number
     wait_until(lambda: is_gone(process))
-    # what is left, if anything is, goes with the next one
+    # the next process removes remaining folders
     wait_until(lambda: bool(run(f"{HERE}echo")) and not os.listdir(temporary))
 
 
-def test_two_at_the_same_time_do_not_end_each_other():
+def test_failed_command_does_not_end_other_commands():
     codes: list[int] = []
     thread = threading.Thread(
         target=lambda: codes.append(run_command(shell("sleep 1; exit 7"), seconds=20).returncode)

@@ -1,4 +1,4 @@
-"""One object owns the state of a process: what it shares, what it closes, and its forks."""
+"""Test `ProcessState`, and that no other module owns state of the process."""
 
 import ast
 import os
@@ -83,7 +83,7 @@ def test_a_forked_process_does_not_close_objects_of_its_parent():
     assert calls == [1]
 
 
-def test_a_value_of_a_process_is_made_by_one_thread():
+def test_a_value_of_a_process_is_created_by_one_thread():
     local = forks.ProcessLocal[int]()
     made = []
 
@@ -109,7 +109,7 @@ def test_a_value_of_a_process_is_made_by_one_thread():
 
 
 @needs_fork
-def test_a_forked_process_makes_its_own_value_and_does_not_destroy_the_other():
+def test_a_forked_process_creates_its_own_value_and_keeps_that_of_its_parent():
     class Session:
         def __init__(self) -> None:
             self.process = os.getpid()
@@ -196,7 +196,7 @@ def descriptors():
         try:
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
         except FileNotFoundError:
-            pass  # of the list itself
+            pass  # the descriptor of this listing
     return sorted(name for name in found if "pipe:" in name or name.startswith(folder))
 
 before = descriptors()
@@ -228,7 +228,7 @@ assert descriptors() == before, (descriptors(), before)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="requires /proc")
 def test_closing_leaves_no_process_descriptor_or_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "temporary").mkdir()
@@ -236,7 +236,7 @@ def test_closing_leaves_no_process_descriptor_or_folder(tmp_path, monkeypatch):
     python("-c", CLOSING)
 
 
-# ---------------------------------------------------------------- the code
+# ---------------------------------------------------------------- checks of the source code
 
 OWNERS = ("support/forks.py", "support/process_state.py")
 
@@ -283,7 +283,7 @@ STATEFUL = {
 LOCKS = {"threading.Lock", "threading.RLock", "functools.cached_property"}
 
 USING_LOCKS = {"support/forks.py", "support/system/files.py"}
-"""Modules that use Python's locks; the second one on Windows only, which has no forks."""
+"""Modules that use Python's locks. The second one does so on Windows only, which has no forks."""
 
 RESETTING = {
     "support/forks.py",
@@ -294,8 +294,12 @@ RESETTING = {
 }
 """Modules with classes that reset themselves in forked processes."""
 
-KNOWING_PROCESS = {"support/files.py", "runtime/sessions/handle.py", "runtime/sessions/session.py"}
-"""Modules that compare process IDs: contexts and bindings belong to the process that made them."""
+COMPARING_PROCESS_IDS = {
+    "support/files.py",
+    "runtime/sessions/handle.py",
+    "runtime/sessions/session.py",
+}
+"""Modules that compare process IDs: contexts and bindings belong to their process."""
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -326,7 +330,7 @@ def is_empty_table(value: ast.expr) -> bool:
 
 
 def test_modules_have_no_state_of_the_process():
-    """`forks` and `process_state` own it."""
+    """Only `forks` and `process_state` own such state."""
     found = set()
     for path, tree in modules():
         if path in OWNERS:
@@ -357,16 +361,16 @@ def test_locks_can_be_used_after_forks():
 
 def test_few_classes_handle_forks():
     resetting = set()
-    knowing = set()
+    comparing = set()
     hooking = set()
     for path, tree in modules():
         names = {*called(tree)}
         if "reset_after_fork" in names:
             resetting.add(path)
         if "getpid" in names:
-            knowing.add(path)
+            comparing.add(path)
         if "call_at_forks" in names:
             hooking.add(path)
     assert resetting == RESETTING
-    assert knowing == KNOWING_PROCESS
+    assert comparing == COMPARING_PROCESS_IDS
     assert hooking == {"support/forks.py"}

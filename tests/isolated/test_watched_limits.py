@@ -1,4 +1,4 @@
-"""The thread that ends a process beyond its limits, for systems without limits of memory."""
+"""Test the thread that ends a process at its limits, for systems without limits of memory."""
 
 import subprocess
 import sys
@@ -75,7 +75,7 @@ def test_a_process_that_takes_too_much_memory_is_ended():
     assert time.monotonic() - began < 60
 
 
-def test_so_is_one_that_has_started_such_a_process(tmp_path):
+def test_a_process_whose_child_takes_too_much_memory_is_ended(tmp_path):
     with pytest.raises(Failure) as caught:
         run(f"{HERE}fill_in_descendant", [str(tmp_path / "id"), 64 * MIB, 512 * MIB])
     assert caught.value.kind == "MemoryError"

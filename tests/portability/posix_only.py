@@ -29,12 +29,12 @@ POSIX_ONLY = {
     f"{NAMES}::test_special_files_are_rejected[socket]": KINDS,
     f"{NAMES}::test_many_data_files": "limits the number of open files",
     "tests/isolated/test_forks.py": FORKS,
-    f"{ISOLATED}::test_a_command_that_takes_too_long_is_asked_to_end_first": SIGNALS,
-    f"{ISOLATED}::test_a_function_that_is_ended_can_clean_up": (
+    f"{ISOLATED}::test_command_that_exceeds_its_time_is_terminated_first": SIGNALS,
+    f"{ISOLATED}::test_function_that_exceeds_its_time_can_clean_up": (
         "Windows does not interrupt a thread that sleeps"
     ),
-    f"{ISOLATED}::test_everything_ends_with_the_caller": SIGNALS,
-    f"{ISOLATED}::test_what_a_command_has_started_ends_with_it": (
+    f"{ISOLATED}::test_processes_end_with_their_caller": SIGNALS,
+    f"{ISOLATED}::test_child_processes_of_a_command_end_with_it": (
         "Windows has no groups of processes"
     ),
     "tests/packaging/test_read_only.py": MODES,

@@ -1,4 +1,4 @@
-"""Types are recorded, and nothing else of a model changes."""
+"""Test that shape inference records types and changes nothing else in a model."""
 
 import copy
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ REAL = (
 
 
 def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """The graphs of a model and its functions."""
+    """Yield the graphs and functions of a model."""
     pending = [model.graph, *model.functions]
     for graph in pending:
         yield graph
@@ -31,7 +31,7 @@ def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionPr
 
 
 def bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the types of its values."""
+    """Return a copy of the model without the types of its values."""
     model = copy.deepcopy(model)
     for graph in graphs(model):
         del graph.value_info[:]
@@ -39,7 +39,7 @@ def bare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def types(graph: onnx.GraphProto | onnx.FunctionProto) -> dict[str, str]:
-    """The types of the values of a graph as text."""
+    """Return the types of the values of a graph as text."""
     found = {}
     for info in graph.value_info:
         kind = info.type.tensor_type
@@ -111,8 +111,8 @@ def test_names_expressions_subgraphs_and_functions() -> None:
     assert report.to_dict()["after"]["rank"] == report.after.rank
 
 
-def test_other_entries_stay() -> None:
-    """Denotations, documentation, metadata, types without inference, and those of other values."""
+def test_other_entries_are_not_changed() -> None:
+    """Existing entries keep denotations, documentation, metadata and types without inference."""
     text = """g (float[B,4] x) => (float[B,4] y) <float[7,4] t, float[B,4] u, float[3,4] w> {
         t = Relu(x)  u = custom.F(t)  w = Identity(c)  y = Add(u, w) }"""
     model = with_weights(parse(text), c=[1.0, 2.0, 3.0, 4.0])
@@ -135,7 +135,7 @@ def test_other_entries_stay() -> None:
 
 
 def test_names_of_outer_values_are_kept() -> None:
-    """The analysis renames values that hide outer values; the model keeps its names."""
+    """The analysis renames values that shadow outer values. The model keeps its names."""
     text = """g (float[B,2] x, bool c) => (float[B,N] y) {
         h = Relu(x)
         y = If (c) <then_branch = a () => (float[B,N] p) { h = Concat<axis=1>(x, x) p = Neg(h) },
@@ -152,7 +152,7 @@ def test_names_of_outer_values_are_kept() -> None:
 
 
 class Program:
-    """What onnxfold uses of ``torch.onnx.ONNXProgram``."""
+    """A substitute for ``torch.onnx.ONNXProgram`` with the members that onnxfold uses."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -196,8 +196,8 @@ def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_what_an_ir_model_does_not_have_stays(tmp_path: Path, caplog) -> None:
-    """The order of nodes, and training information."""
+def test_data_that_an_ir_model_cannot_represent_is_kept(tmp_path: Path, caplog) -> None:
+    """A protobuf model keeps the order of its nodes and its training information."""
     model = parse(TEXTS["branches and a function"])
     model.graph.node.reverse()
     model.training_info.add().initialization.name = "initialization"
@@ -222,7 +222,7 @@ def test_what_an_ir_model_does_not_have_stays(tmp_path: Path, caplog) -> None:
         ("in.onnx", ".", UsageError, "it is a folder"),
     ],
 )
-def test_mistakes(tmp_path: Path, monkeypatch, source, target, error, text) -> None:
+def test_invalid_paths(tmp_path: Path, monkeypatch, source, target, error, text) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.onnx").write_text("hello, world\n")
     onnx.save(parse(TEXT), "in.onnx")

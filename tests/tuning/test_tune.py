@@ -1,4 +1,4 @@
-"""The fastest result by measurement, and what is written when nothing is faster."""
+"""Test that `tune` writes the fastest result, or the original if no result is faster."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from onnxfold.support.errors import MissingFileError, UsageError
 from onnxfold.tools import tuning
 
 DECODER = Path(__file__).parents[2] / "models" / "t5-decoder.onnx"
-"""A model that onnxruntime runs more slowly than its optimized results."""
+"""A model whose optimized results are faster on onnxruntime."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_the_faster_result_is_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
 
 
-def test_the_result_never_measured_slower_than_the_original(model, tmp_path):
+def test_the_result_is_not_slower_than_the_original(model, tmp_path):
     done = onnxfold.tune(model, model, seconds=0, threads=1)
     assert done.speedup[done.chosen] >= 1 and done.rounds == 9
     onnx.checker.check_model(onnx.load(model))
@@ -49,13 +49,13 @@ def test_the_result_never_measured_slower_than_the_original(model, tmp_path):
 @pytest.mark.parametrize(
     ("times", "chosen"),
     [
-        # of the original, level 1, with value_info, level 2
+        # times of the original, level 1, level 1 with value_info, and level 2
         ([[2.0], [1.99], [1.99], [1.99]], "-O1"),
         ([[2.0], [2.0], [2.01], [2.01]], "original"),
         ([[2.0], [1.9], [1.9], [1.8]], "-O2"),
         ([[2.0], [1.9, 2.0, 1.6], [1.9], [1.8, 1.9, 1.2]], "-O1"),  # the spread is larger
         ([[2.0], [2.1], [2.1], [1.9, 1.8, 1.2]], "original"),
-        ([[2.0], [1.9], [1.8, 1.9, 1.2], [1.9]], "-O1 --value-info"),  # has the same bits
+        ([[2.0], [1.9], [1.8, 1.9, 1.2], [1.9]], "-O1 --value-info"),  # its result is exact
     ],
 )
 def test_a_gain_of_inexact_rules_must_exceed_the_spread(tmp_path, monkeypatch, times, chosen):
@@ -71,7 +71,7 @@ def test_a_gain_of_inexact_rules_must_exceed_the_spread(tmp_path, monkeypatch, t
     assert onnxfold.tune(model, model, seconds=0).chosen == chosen
 
 
-def test_a_candidate_that_differs_is_not_taken(model, tmp_path, monkeypatch):
+def test_a_candidate_that_differs_is_not_chosen(model, tmp_path, monkeypatch):
     optimize_file = tuning.optimize_file
 
     def differing(source, destination, **options):
@@ -95,7 +95,7 @@ def test_command(model, tmp_path, capsys):
     assert len(json.loads(capsys.readouterr().out)["seconds"]) == 6
 
 
-def test_mistakes(model, tmp_path):
+def test_invalid_arguments_are_rejected(model, tmp_path):
     with pytest.raises(MissingFileError):
         onnxfold.tune(tmp_path / "none.onnx", tmp_path / "out.onnx")
     with pytest.raises(UsageError, match="no input has a dimension 'm'"):

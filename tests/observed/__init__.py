@@ -1,1 +1,1 @@
-"""Random sequences of runs of sessions that hold inputs constant when they repeat."""
+"""Random sequences of runs of sessions that hold repeated inputs constant."""

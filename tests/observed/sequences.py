@@ -65,7 +65,7 @@ def model_of(seed: int) -> onnx.ModelProto:
 
 
 def options(*, is_default: bool) -> ort.SessionOptions:
-    """Return options by which two sessions on equal models have equal bits, or onnxruntime's."""
+    """Return session options for equal bits on equal models, or for default optimizations."""
     found = ort.SessionOptions()
     if not is_default:
         found.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -84,7 +84,7 @@ class Sequence:
     original: ort.InferenceSession
     counts: collections.Counter[str]
     is_default: bool
-    """Whether the sessions optimize the model, and last bits may differ."""
+    """Whether onnxruntime optimizes the model, so that the last bits may differ."""
     states: np.ndarray = field(init=False)
     mask: np.ndarray = field(init=False)
     scale: np.ndarray | None = None
@@ -94,14 +94,14 @@ class Sequence:
         self.renew()
 
     def renew(self) -> None:
-        """Take new states and a new mask, maybe of another size."""
+        """Use new states and a new mask, possibly of another size."""
         size = int(self.rng.integers(1, MOST_POSITIONS))
         self.states = self.rng.standard_normal((size, WIDTH), np.float32)
         self.mask = self.rng.integers(0, 2, size)
         self.known = [*self.known[-5:], (self.states, self.mask)]
 
     def return_to_old(self) -> None:
-        """Take copies of values that were fed before."""
+        """Use copies of values that were fed before."""
         states, mask = self.known[int(self.rng.integers(len(self.known)))]
         self.states = states.copy()
         self.mask = mask.copy()
@@ -143,7 +143,7 @@ class Sequence:
             outputs = names or [value.name for value in self.session.get_outputs()]
             results = self.session.run_with_ort_values(outputs, values)
             made = [value.numpy() for value in results]
-        elif way < 0.94 or "scale" in feed:  # a binding does not take inputs with a default value
+        elif way < 0.94 or "scale" in feed:  # a binding does not accept inputs with a default value
             values = {n: ort.OrtValue.ortvalue_from_numpy(a) for n, a in feed.items()}
             made = self.session.run(names, values)
         else:
@@ -168,7 +168,7 @@ class Sequence:
                 assert result.tobytes() == want.tobytes()
 
     def run_wrongly(self) -> None:
-        """Feed what onnxruntime refuses: both sessions must raise the same error."""
+        """Feed invalid inputs, for which both sessions must raise the same error."""
         wrong: list[Feed] = [
             {"x": np.zeros((1, WIDTH), np.float32)},
             {**self.feed(), "states": self.states.astype(np.float64)},
@@ -326,5 +326,5 @@ def main(arguments: list[str]) -> int:
     print(dict(counts))
     half = len(memory) // 2
     print(f"memory: {memory[half] / 1e6:.0f} MB at half, {memory[-1] / 1e6:.0f} MB at the end")
-    print(f"threads left: {len(threads)}; files open: {process.num_fds()}")
+    print(f"threads remaining: {len(threads)}; files open: {process.num_fds()}")
     return failures + len(threads)

@@ -2,6 +2,6 @@
 
     python -m tests.servers SECONDS [SEED]
 
-Every answer is compared with onnxruntime's; a hanging worker, and processes, descriptors and
-temporary files that are left, are problems, too. SECONDS is CPU time.
+Every answer is compared with onnxruntime's results. Hanging workers and remaining processes,
+descriptors and temporary files are also reported. SECONDS is CPU time.
 """

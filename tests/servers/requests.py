@@ -18,7 +18,7 @@ SEEDS = 40  # few enough that workers request the same models
 
 
 def constant_model(seed: int) -> onnx.ModelProto:
-    """Return a model with a constant that only onnxruntime computes: the largest of its weights."""
+    """Return a model with a constant that only onnxruntime computes, a `TopK` of its weights."""
     text = "g (float[4] x) => (float[4] y, float[5] v) { y = Neg(x) v, i = TopK(w, count) }"
     model = onnx.parser.parse_model(f"{HEADER} {text}")
     weights = np.random.default_rng(seed).standard_normal(50).astype(np.float32)
@@ -134,12 +134,12 @@ def _shared_cache() -> onnxfold.FoldCache:
 
 
 def answer(request: int) -> str | None:
-    """Answer a request; return what is wrong with the answer, None if it is right."""
+    """Answer a request. Return the problem of the answer, or None if it is correct."""
     kind = KINDS[request % len(KINDS)]
     seed = request // len(KINDS) % SEEDS
     try:
         if kind(seed):
-            return f"{kind.__name__} of model {seed}: other results than onnxruntime's"
-    except Exception as error:  # an error is as wrong as another result
+            return f"{kind.__name__} of model {seed}: results differ from onnxruntime's"
+    except Exception as error:  # an error is also a problem
         return f"{kind.__name__} of model {seed}: {type(error).__name__}: {error}"
     return None

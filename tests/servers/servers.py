@@ -1,4 +1,4 @@
-"""Servers that answer requests in forked and spawned processes, and what they leave."""
+"""Servers that answer requests in forked and spawned processes, and checks of their resources."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import psutil
 from tests.servers import requests
 
 WORKERS = 3
-REQUESTS = 8  # of a worker
+REQUESTS = 8  # for each worker
 SECONDS = 300  # a worker that takes longer hangs
-IDLE_PROCESSES = 4  # that a process keeps for later evaluations at most
+IDLE_PROCESSES = 4  # the most that a process keeps for later evaluations
 TRACKERS = 1  # multiprocessing's process that tracks shared resources
 DESCRIPTORS_OF_A_PROCESS = 3  # its pipes and its output
 HANGS = f"a worker did not end within {SECONDS} s"
@@ -158,15 +158,15 @@ def _collect(process: int, reading: int) -> list[str | None]:
 
 @contextlib.contextmanager
 def checked_resources(outcome: Outcome) -> Iterator[None]:
-    """Report processes, descriptors and temporary folders that servers leave."""
+    """Report processes, descriptors and temporary files that remain after the context."""
     descriptors = psutil.Process().num_fds()
     temporary = _temporary_files()
     yield
     children = [p for p in psutil.Process().children(recursive=True) if _is_running(p)]
     if len(children) > IDLE_PROCESSES + TRACKERS:
-        outcome.problems.append(f"processes are left: {[p.cmdline() for p in children]}")
+        outcome.problems.append(f"processes remain: {[p.cmdline() for p in children]}")
     if left := _temporary_files() - temporary:
-        outcome.problems.append(f"temporary files are left: {sorted(left)}")
+        outcome.problems.append(f"temporary files remain: {sorted(left)}")
     more = psutil.Process().num_fds() - descriptors
     if more > IDLE_PROCESSES * DESCRIPTORS_OF_A_PROCESS:
         outcome.problems.append(f"{more} more descriptors are open")
@@ -189,9 +189,9 @@ def _cpu_seconds() -> float:
 
 
 def run(seconds: float, seed: int, names: Sequence[str], show: Callable[[str], None]) -> Outcome:
-    """Run the servers in turn until they have taken so many CPU seconds."""
+    """Run the servers repeatedly until they have used `seconds` of CPU time."""
     total = Outcome()
-    for name in names:  # what is imported and opened once is no leak
+    for name in names:  # the first run imports modules and opens files once, which is no leak
         SERVERS[name](random.Random(seed))
     spent = 0.0
     with checked_resources(total):

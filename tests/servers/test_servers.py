@@ -1,4 +1,4 @@
-"""Forked and spawned workers give onnxruntime's results and leave nothing."""
+"""Test that forked and spawned workers compute correct results and leave no resources."""
 
 import random
 import sys
@@ -19,13 +19,13 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", servers.SERVERS)
-def test_workers(name):
+def test_workers_compute_correct_results(name):
     outcome = servers.SERVERS[name](random.Random(0))
     assert outcome.answers
     assert not outcome.problems
 
 
 @pytest.mark.slow
-def test_servers_leave_nothing():
+def test_servers_leave_no_resources():
     outcome = servers.run(60, 1, list(servers.SERVERS), print)
     assert not outcome.problems

@@ -65,11 +65,11 @@ def test_missing_compiler_is_reported(run, done, model, tmp_path, monkeypatch):
     assert result.code == 2
     assert result.err == (
         f"onnxfold: error: {model}: onnx-mlir does not run 1 of 1 components: "
-        "keys: ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir\n"
+        "keys: ONNXFOLD_ONNX_MLIR is not a program: /nowhere/onnx-mlir\n"
     )
     assert not (tmp_path / "out").exists()
     result = done(*arguments, "--backend", "onnx-mlir")
-    assert "1 with onnxruntime: ONNXFOLD_ONNX_MLIR is no program" in result.out
+    assert "1 with onnxruntime: ONNXFOLD_ONNX_MLIR is not a program" in result.out
 
 
 def test_failed_strict_compilation_keeps_the_old_bundle(run, model, tmp_path, monkeypatch):

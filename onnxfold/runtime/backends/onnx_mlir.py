@@ -1,8 +1,10 @@
-"""onnx-mlir: compiles MLIR ahead of time to a shared library, by a binary or container image.
+"""The backend onnx-mlir, which compiles a model to a shared library ahead of time.
 
-First a binary is searched (``ONNXFOLD_ONNX_MLIR``, then ``onnx-mlir`` on the PATH), then docker and
-podman (or ``ONNXFOLD_CONTAINER_ENGINE`` alone) with the image ``ONNXFOLD_ONNX_MLIR_IMAGE``. Images
-are never pulled, and are run by their digest, as tags may change.
+The compiler is a binary or a container image. A binary is preferred: the one in the environment
+variable ``ONNXFOLD_ONNX_MLIR`` or, if it is not set, ``onnx-mlir`` on the PATH. Otherwise, docker
+or podman, or only the engine in ``ONNXFOLD_CONTAINER_ENGINE``, runs the image in
+``ONNXFOLD_ONNX_MLIR_IMAGE``. Images are never pulled. They are run by their digests, because tags
+may change.
 """
 
 from __future__ import annotations
@@ -51,35 +53,40 @@ ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
 IMAGE = "ONNXFOLD_ONNX_MLIR_IMAGE"
 
 UPSTREAM_IMAGE = "ghcr.io/onnxmlir/onnx-mlir"
-"""The upstream image, which has no versions: "latest" is the current main branch."""
+"""The upstream image. It has no versions: its tag "latest" is the current main branch."""
 
 MODEL = "model.onnx"
+"""The file name of the model to compile."""
 
 STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
-"""Flags of the stages of compilation, by the names of their files."""
+"""Compiler flags of the stages of compilation, by the names of the files for `dump`."""
 
 _TARGET = "--mcpu"
 _X86 = ("x86_64", "AMD64")
 _BASELINE = "x86-64"
 _LEVEL = "x86-64-v3"  # the highest CPU level for which kernels were measured
-_ON_CPUS: dict[str, tuple[str, ...]] = {"maccel": ()}
-"""Options that select an accelerator, with the values for CPUs."""
+_CPU_VALUES: dict[str, tuple[str, ...]] = {"maccel": ()}
+"""Options that select an accelerator, with their values for CPUs."""
 
-_UNKNOWN = re.compile(
+_UNKNOWN_OPTION = re.compile(
     r"Unknown command line argument '([^']*)'[^\n]*(?:\n[^\n]*Did you mean '([^']*)'\?)?"
 )
-"""LLVM's messages about an unknown option, and about the nearest one, which may be missing."""
+"""LLVM's message about an unknown option. A message about the most similar option may follow."""
 
 _ENGINES = ("docker", "podman")
-_SECONDS = 30.0  # limit for commands that query an engine or a binary
+_QUERY_SECONDS = 30.0  # time limit for commands that query an engine or a binary
 
 
 @dataclass(frozen=True)
 class Tool:
     """The compiler: a binary, or a container image with an engine to run it.
 
-    ``image`` is the digest of the image, empty for a binary, which ``version`` identifies.
-    ``options`` of the engine give the files of a run to the current user, and limit its memory.
+    Attributes:
+        program: The path of the binary or of the engine.
+        version: The version of the binary with its size and modification time; "" for an image.
+        image: The digest of the image; "" for a binary.
+        options: Options for the engine. With them, the files that the compiler writes belong to
+            the current user, and its memory is limited.
     """
 
     program: str
@@ -93,7 +100,15 @@ class Tool:
         return f"image {self.image}" if self.image else f"binary {self.version}"
 
     def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
-        """Return the command line: an image runs as this user, without network, with one folder."""
+        """Return the command line for a run of the compiler.
+
+        A container runs as the current user and without network. It has access to one folder.
+
+        Args:
+            folder: The folder of the input and output files.
+            arguments: The arguments of the compiler.
+            name: The name of the container.
+        """
         if not self.image:
             return [self.program, *arguments]
         mount = io.StringIO()
@@ -106,34 +121,38 @@ class Tool:
             "--pull=never",
             "--network=none",
             f"--name={name}",
-            # the compiler is process 1 of the container, which ignores other signals
+            # the compiler is process 1 of the container, and process 1 ignores other signals
             "--stop-signal=KILL",
             "--sig-proxy=false",
             *self.options,
             f"--mount={mount.getvalue()}",
             f"--workdir={folder}",
-            # some images start the compiler by default, others a shell
+            # some images start the compiler by default, and other images start a shell
             "--entrypoint=onnx-mlir",
             self.image,
             *arguments,
         ]
 
     def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
-        """Run the compiler on files of a `work_folder`."""
-        done = self._result_of(folder, arguments, seconds)
-        if done.returncode:
-            raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
+        """Run the compiler on files of a `work_folder`.
+
+        Raises:
+            CompileError: The compiler fails or exceeds the time limit.
+        """
+        result = self._result_of(folder, arguments, seconds)
+        if result.returncode:
+            raise CompileError(f"onnx-mlir {ending(result.returncode, result.stderr)}")
 
     def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
-        """Return the options that the compiler rejects as unknown, each with its suggestion.
+        """Return the options that the compiler rejects as unknown, each with a suggestion.
 
-        The compiler reports unknown options in front of ``--version``, and then prints its version.
+        The compiler reports unknown options before ``--version``, and then prints its version.
         """
         with work_folder() as folder:
-            done = self._result_of(folder, [*options, "--version"], _SECONDS)
+            result = self._result_of(folder, [*options, "--version"], _QUERY_SECONDS)
         return {
-            option: f"; did you mean {near!r}?" if near else ""
-            for option, near in _UNKNOWN.findall(done.stderr)
+            option: f"; did you mean {nearest!r}?" if nearest else ""
+            for option, nearest in _UNKNOWN_OPTION.findall(result.stderr)
         }
 
     def _result_of(
@@ -144,7 +163,7 @@ class Tool:
             return isolated.run_command(
                 self.command(folder, arguments, name),
                 folder=folder,
-                # without the variable that adds flags of the compiler
+                # the compiler would add the flags in this variable
                 environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
                 removal=[self.program, "rm", "--force", name] if self.image else None,
                 **bounds,
@@ -152,86 +171,99 @@ class Tool:
 
 
 def find_tool() -> Tool:
-    """Find the compiler. Raises a CompileError that lists the searched places."""
-    named = os.environ.get(BINARY)
-    path = shutil.which(named or "onnx-mlir")
+    """Find the compiler.
+
+    Raises:
+        CompileError: There is no compiler, or it does not run. The message suggests a remedy.
+    """
+    binary = os.environ.get(BINARY)
+    path = shutil.which(binary or "onnx-mlir")
     if path is None:
-        if named:
-            raise CompileError(f"{BINARY} is no program: {named}")
-        return _container()
-    path = os.path.abspath(path)  # it runs in another working directory
+        if binary:
+            raise CompileError(f"{BINARY} is not a program: {binary}")
+        return _find_image()
+    path = os.path.abspath(path)  # the compiler runs in another working directory
     try:
-        version = " ".join(_ask([path, "--version"]).split())
+        version = " ".join(_output_of([path, "--version"]).split())
     except CompileError as error:
         raise CompileError(f"{path} does not run: {error}") from error
     state = Path(path).stat()
     return Tool(path, f"{version} ({state.st_size} bytes, {state.st_mtime_ns})")
 
 
-def _container() -> Tool:
+def _find_image() -> Tool:
     if not IS_LINUX:
-        raise CompileError(f"the image's libraries run on Linux only; set {BINARY} to a binary")
-    named = os.environ.get(ENGINE)
-    names = [named] if named else list(_ENGINES)
+        raise CompileError(
+            f"libraries compiled by the container image run on Linux only; set {BINARY} to the "
+            "compiler"
+        )
+    selected = os.environ.get(ENGINE)
+    names = [selected] if selected else list(_ENGINES)
     found = [(name, os.path.abspath(path)) for name in names if (path := shutil.which(name))]
     if not found:
-        wanted = f"{ENGINE} is no program: {named}" if named else "no docker, podman"
+        missing = f"{ENGINE} is not a program: {selected}"
+        problem = missing if selected else "there is no container engine"
         raise CompileError(
-            f"onnx-mlir is not on the PATH, and there is no container engine ({wanted}); install "
-            f"one and run 'docker pull {UPSTREAM_IMAGE}', or set {BINARY} to the compiler"
+            f"onnx-mlir is not on the PATH, and {problem}; install docker or podman and run "
+            f"'docker pull {UPSTREAM_IMAGE}', or set {BINARY} to the compiler"
         )
     image = os.environ.get(IMAGE) or UPSTREAM_IMAGE
     reasons = []
     for name, engine in found:
         try:
-            digest = _ask([engine, "image", "inspect", "--format={{.Id}}", image]).strip()
+            digest = _output_of([engine, "image", "inspect", "--format={{.Id}}", image]).strip()
         except CompileError as error:
             reasons.append(f"{name}: {error}")
         else:
             digest = digest if ":" in digest else f"sha256:{digest}"
-            return Tool(engine, image=digest, options=_options(engine))
+            return Tool(engine, image=digest, options=_engine_options(engine))
     raise CompileError(
-        f"onnx-mlir is not on the PATH, and its image is missing ({'; '.join(reasons)}); get it "
-        f"with '{found[0][0]} pull {image}'"
+        "onnx-mlir is not on the PATH, and its container image is missing: "
+        f"{'; '.join(reasons)}; get the image with '{found[0][0]} pull {image}'"
     )
 
 
-def _options(engine: str) -> tuple[str, ...]:
+def _engine_options(engine: str) -> tuple[str, ...]:
     """Return engine options for the current user, access to a folder, and limited memory."""
     user, group = user_and_group()
-    here = f"--user={user}:{group}"
+    current_user = f"--user={user}:{group}"
     if Path(engine).name.startswith("podman"):
-        # a rootless engine maps user ids; SELinux requires labels for folders; containers inherit
-        # the limits of the client, and do not support their own everywhere
+        # A rootless engine maps user ids. SELinux requires labels for folders. Memory limits of
+        # containers are not supported everywhere, but containers inherit the limits of the client.
         keep = ["--userns=keep-id"] if user else []
-        return (*keep, "--security-opt=label=disable", here)
+        return (*keep, "--security-opt=label=disable", current_user)
     memory = f"--memory={memory_limit()}"
     if user:
         # a rootless docker maps the current user to root
         with contextlib.suppress(CompileError):
-            if "rootless" in _ask([engine, "info", "--format={{.SecurityOptions}}"]):
+            if "rootless" in _output_of([engine, "info", "--format={{.SecurityOptions}}"]):
                 return (memory, "--user=0:0")
-    return (memory, here)
+    return (memory, current_user)
 
 
-def _ask(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     """Return the output of a command."""
-    with limits(_SECONDS, "the answer") as bounds:
-        done = isolated.run_command(command, **bounds)
-    if done.returncode:
-        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise CompileError(lines[-1][:200] if lines else f"exit code {done.returncode}")
-    return done.stdout
+    with limits(_QUERY_SECONDS, "the answer") as bounds:
+        result = isolated.run_command(command, **bounds)
+    if result.returncode:
+        printed = result.stderr or result.stdout
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        raise CompileError(lines[-1][:200] if lines else f"exit code {result.returncode}")
+    return result.stdout
 
 
 def flags() -> list[str]:
     """Return the flags of every compilation.
 
-    The compiler must not fold constants: its intermediate results have 64 bits, so bits differ from
-    those of a runtime. For x86, the only architecture it accepts is "x86-64"; without one, the code
-    is not vectorized. The conversion of float16 without a CPU instruction depends on the libraries
-    loaded by the process. Code that checks inputs is disabled, as the compiler crashes on bfloat16
-    there: `Library.call` checks them.
+    The compiler must not fold constants. It computes with 64 bits, so its results would differ from
+    those of a runtime.
+
+    For x86, the only accepted value of ``--march`` is "x86-64". Without this flag, the code is not
+    vectorized. The level x86-64-v3 has instructions that convert float16. Without them, the
+    conversion depends on the libraries that the process has loaded.
+
+    The checks of inputs are disabled, because the compiler crashes if it generates them for
+    bfloat16. Callers check the inputs with `loading.check_inputs` instead.
     """
     target = []
     if platform.machine() in _X86:
@@ -241,9 +273,12 @@ def flags() -> list[str]:
     return ["-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"]
 
 
-def arguments(given: Sequence[str], mode: str, tag: str, folder: Path, name: str) -> list[str]:
-    """Return the arguments for a file ``NAME.so`` or ``NAME.onnx.mlir``, depending on the mode."""
-    return [*given, mode, f"--tag={tag}", "-o", str(folder / name), str(folder / MODEL)]
+def arguments(options: Sequence[str], mode: str, tag: str, folder: Path, name: str) -> list[str]:
+    """Return the arguments that compile a model to a file of a folder.
+
+    The mode determines the suffix of the file: ``NAME.so`` or ``NAME.onnx.mlir``.
+    """
+    return [*options, mode, f"--tag={tag}", "-o", str(folder / name), str(folder / MODEL)]
 
 
 class OnnxMlir:
@@ -253,7 +288,7 @@ class OnnxMlir:
     target_option = _TARGET
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        refuse_accelerators(options, _ON_CPUS)
+        refuse_accelerators(options, _CPU_VALUES)
         self._flags = with_options(flags(), options)
         names = {option.lstrip("-").partition("=")[0] for option in options}
         names.discard(_TARGET.lstrip("-"))
@@ -273,18 +308,21 @@ class OnnxMlir:
     def missing(self) -> str | None:
         """Return the reason why onnx-mlir cannot compile here; None if it can."""
         try:
-            self._tool  # noqa: B018  looks for it
+            self._tool  # noqa: B018  searches for the compiler
         except CompileError as error:
             return str(error)
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return the reasons why the model cannot be compiled; the compiler rejects other ops."""
+        """Return the reasons why the model cannot be compiled.
+
+        The result does not contain unsupported ops of ONNX, because the compiler rejects them.
+        """
         import onnx_ir as ir  # not needed to run kernels
 
-        taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
-        taken -= {ir.DataType.INT4, ir.DataType.UINT4}  # not supported by the compiler
-        return reasons_against(model, self.name, lambda value: value.dtype in taken)
+        supported = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
+        supported -= {ir.DataType.INT4, ir.DataType.UINT4}  # not supported by the compiler
+        return reasons_against(model, self.name, lambda value: value.dtype in supported)
 
     def key_of(self, graph: str) -> dict[str, str]:
         """Return the source and target of a kernel, see `Backend.key_of`."""
@@ -302,57 +340,60 @@ class OnnxMlir:
         return self._tool.unknown_options(options)
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Compile a model to a library, whose symbols have the name of the target as their tag."""
+        """Compile a model to a library. The names of its symbols end with the name of the file."""
         name = target.name
-        made = self._made(content, "--EmitLib", name, name, ".so", target.parent, seconds)
-        return Built([made], f"run_main_graph_{name}")
+        file = self._compile_to(content, "--EmitLib", name, name, ".so", target.parent, seconds)
+        return Built([file], f"run_main_graph_{name}")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
-        """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
+        """Write the model in MLIR's ONNX dialect, in lower dialects, and in the LLVM dialect."""
         for stage, mode in STAGES.items():
-            self._made(content, mode, "NONE", stage, ".onnx.mlir", folder, seconds)
+            self._compile_to(content, mode, "NONE", stage, ".onnx.mlir", folder, seconds)
 
-    def _made(
+    def _compile_to(
         self, content: bytes, mode: str, tag: str, name: str, suffix: str, to: Path, seconds: float
     ) -> Path:
-        """Write a file from a model with the compiler, and move it to a folder."""
+        """Compile a model to a file in the folder ``to``; return its path."""
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
             self._tool.run(folder, arguments(self._flags, mode, tag, folder, name), seconds)
-            made = folder / f"{name}{suffix}"
-            if not made.is_file():
-                raise CompileError(f"onnx-mlir wrote no {made.name}")
-            return Path(shutil.move(made, to / f"{name}{made.suffix}"))
+            output = folder / f"{name}{suffix}"
+            if not output.is_file():
+                raise CompileError(f"onnx-mlir did not write {output.name}")
+            return Path(shutil.move(output, to / f"{name}{output.suffix}"))
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return the reason why a stored kernel with this key cannot run here; None if it can."""
         if key.get("machine") != _machine():
-            return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
+            machine = key.get("machine")
+            return f"the kernel was compiled for {machine}, and this machine is {_machine()}"
         cpu = key.get("cpu", "")
         return unusable_cpu(cpu) if cpu else None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored library; see `Backend.load`."""
+        """Return the kernel in a library, see `Backend.load`."""
         file = folder / str(kernel.file)
         library = Library(file)
         library.require(kernel.function)
-        fixed = [np.asarray(weights[name]) for name in kernel.weights]
-        # functions are not documented to be thread-safe
+        weight_arrays = [np.asarray(weights[name]) for name in kernel.weights]
+        # onnx-mlir does not document that the functions are thread-safe
         lock = THIS_PROCESS.shared(_LibraryLocks).setdefault(str(file), forks.Lock())
 
         def run(values: Values) -> dict[str, Any]:
-            given = [array_of(values[name]) for name in kernel.inputs]
+            inputs = [array_of(values[name]) for name in kernel.inputs]
             with lock:
-                results = library.call(kernel.function, [*given, *fixed])
+                results = library.call(kernel.function, [*inputs, *weight_arrays])
             if len(results) != len(kernel.outputs):
-                raise CompileError(f"it has {len(results)} results, not {len(kernel.outputs)}")
+                raise CompileError(
+                    f"the kernel has {len(results)} results, not {len(kernel.outputs)}"
+                )
             return dict(zip(kernel.outputs, results, strict=True))
 
         return run
 
 
 class _LibraryLocks(dict[str, forks.Lock]):
-    """A lock for each library, by its path; all of its calls hold it."""
+    """Locks by the path of a library. Each call of a library holds its lock."""
 
 
 def _machine() -> str:

@@ -60,7 +60,7 @@ def damaged_file(kernel: Kernel, folder: Path) -> str | None:
 
 def _reason_unusable(kernel: Kernel, backend: str) -> str | None:
     if backend not in ("auto", kernel.backend):
-        return f"the kernel was made by {kernel.backend}"
+        return f"the kernel was compiled by {kernel.backend}"
     try:
         return create(kernel.backend).unusable(kernel.key)
     except UsageError as error:

@@ -233,7 +233,7 @@ WRONG = """
         ("assert(!given);", rf"^the kernel crashed \({ABORTED}\): Assertion `!given' failed.$"),
         ("raise(SIGSEGV); return NULL;", rf"crashed \({ACCESS_VIOLATION}\)"),
         ("errno = EPERM; return NULL;", "failed: Operation not permitted"),
-        ("return omTensorListCreate(NULL, 0);", "it has 0 results, not 1"),
+        ("return omTensorListCreate(NULL, 0);", "the kernel has 0 results, not 1"),
         (WRONG, "its results are wrong"),
     ],
 )
@@ -265,10 +265,10 @@ def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
     feeds = adapter_feeds()
     whole = file.read_text()
     _, placements = run(tmp_path / "b", feeds, backend="iree")
-    assert placements[0].reason == "the kernel was made by onnx-mlir"
+    assert placements[0].reason == "the kernel was compiled by onnx-mlir"
     assert run(tmp_path / "b", feeds, backend="auto")[1][0].backend == "onnx-mlir"
     for what, value, reason in (
-        ("machine", "linux-z80", "the kernel was made for linux-z80, this is "),
+        ("machine", "linux-z80", "the kernel was compiled for linux-z80, and this machine is "),
         ("cpu", "x86-64-v9", "its kernel needs x86-64-v9, and this CPU has x86-64"),
     ):
         manifest = json.loads(whole)

@@ -43,7 +43,7 @@ def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkey
 
 def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
-    assert missing() == "ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir"
+    assert missing() == "ONNXFOLD_ONNX_MLIR is not a program: /nowhere/onnx-mlir"
 
 
 def test_programs_may_be_named_relative_to_the_folder(compiler, engine, tmp_path, monkeypatch):
@@ -63,9 +63,9 @@ def test_a_binary_that_does_not_run(clean_path):
 
 def test_without_anything_it_says_what_was_looked_for(clean_path):
     assert missing() == (
-        "onnx-mlir is not on the PATH, and there is no container engine (no docker, podman); "
-        "install one and run 'docker pull ghcr.io/onnxmlir/onnx-mlir', or set ONNXFOLD_ONNX_MLIR "
-        "to the compiler"
+        "onnx-mlir is not on the PATH, and there is no container engine; install docker or podman "
+        "and run 'docker pull ghcr.io/onnxmlir/onnx-mlir', or set ONNXFOLD_ONNX_MLIR to the "
+        "compiler"
     )
 
 
@@ -96,12 +96,12 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
     reason = missing()
     assert reason == (
-        "onnx-mlir is not on the PATH, and its image is missing "
-        "(docker: Cannot connect to the Docker daemon); get it with "
+        "onnx-mlir is not on the PATH, and its container image is missing: "
+        "docker: Cannot connect to the Docker daemon; get the image with "
         "'docker pull ghcr.io/onnxmlir/onnx-mlir'"
     )
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "nerdctl")
-    assert "ONNXFOLD_CONTAINER_ENGINE is no program: nerdctl" in missing()
+    assert "ONNXFOLD_CONTAINER_ENGINE is not a program: nerdctl" in missing()
 
 
 def test_the_exact_command_lines(tmp_path):

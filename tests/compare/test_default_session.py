@@ -1,4 +1,4 @@
-"""A check also runs onnxruntime's default session, and every check names its session."""
+"""Test that checks also run onnxruntime's default session, and that results name their session."""
 
 import json
 
@@ -13,7 +13,7 @@ from onnxfold.support.errors import CheckFailedError
 from onnxfold.tools.comparison import runners
 
 LORA = MODELS / "lora" / "torchscript.onnx"
-"""Its result has other last bits in the default session, where onnxruntime fuses other nodes."""
+"""The last bits of its result differ in the default session, which fuses different nodes."""
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def model() -> onnx.ModelProto:
 
 
 class Broken:
-    """A session with optimizations that damage the results of an optimized model."""
+    """A session whose runs fail or return wrong results."""
 
     def __init__(self, session: ort.InferenceSession, how: str) -> None:
         self._session = session
@@ -41,7 +41,7 @@ class Broken:
 
 @pytest.fixture
 def break_default_session(monkeypatch):
-    """Break the default session of models that have no Neg node any more."""
+    """Break the default session of models without a Neg node, which are the optimized ones."""
 
     def apply(how: str) -> None:
         def opened(source, options, providers):
@@ -57,7 +57,7 @@ def break_default_session(monkeypatch):
     return apply
 
 
-def test_a_check_runs_both_sessions_and_names_them(tmp_path):
+def test_check_runs_both_sessions_and_names_them(tmp_path):
     report = onnxfold.optimize_file(LORA, tmp_path / "out.onnx", check=2, fsync=False)
     check = report.check
     default = report.check.default_session
@@ -84,9 +84,7 @@ def test_only_checks_run_the_default_session(model, tmp_path):
     assert report.check is None or report.check.default_session is None
 
 
-def test_a_difference_that_only_the_default_session_has_is_a_warning(
-    model, tmp_path, break_default_session
-):
+def test_difference_in_the_default_session_is_a_warning(model, tmp_path, break_default_session):
     break_default_session("differs")
     _, report = onnxfold.optimize(model, check=1, return_report=True)
     assert report.check.equal and not report.check.default_session.passed
@@ -95,13 +93,13 @@ def test_a_difference_that_only_the_default_session_has_is_a_warning(
     assert "different on 1 run (onnxruntime, default session), max abs error 0.5" in str(report)
 
 
-def test_a_tolerance_of_the_user_holds_in_both_sessions(model, break_default_session):
+def test_tolerances_of_the_user_apply_to_both_sessions(model, break_default_session):
     break_default_session("differs")
     _, report = onnxfold.optimize(model, atol=1.0, return_report=True)
     assert report.check.default_session.passed and not report.warnings
 
 
-def test_a_result_that_fails_in_the_default_session_is_refused(
+def test_result_that_fails_in_the_default_session_is_refused(
     model, tmp_path, break_default_session
 ):
     break_default_session("fails")
@@ -112,7 +110,7 @@ def test_a_result_that_fails_in_the_default_session_is_refused(
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_an_original_that_fails_in_the_default_session_is_no_reason(model, monkeypatch):
+def test_original_that_fails_in_the_default_session_is_a_warning(model, monkeypatch):
     def opened(source, options, providers):
         session = real(source, options, providers)
         level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

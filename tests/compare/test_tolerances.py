@@ -1,4 +1,4 @@
-"""One set of tolerances: of `compare`, `--check`, inexact rules and compiled kernels."""
+"""Test the tolerances that `compare`, `--check`, inexact rules and compiled kernels share."""
 
 import copy
 from functools import partial
@@ -25,7 +25,7 @@ NEG = "g ({0}[n, 64] x) => ({0}[n, 64] y) {{ y = Neg(x) }}"
 
 
 def times(factor: float):
-    """A rule that makes Neg a product with another number."""
+    """Return a rule set that replaces Neg by a product with a factor."""
 
     @rule(inexact=True)
     def almost_neg(x):
@@ -42,7 +42,7 @@ def feeds_of(kind: str, size: float) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("size", [1.0, 2.0**-12, 2.0**12])
 @pytest.mark.parametrize("error", [0.5, 4])
-def test_the_error_of_a_rule_is_judged_by_the_size_of_each_element(kind, size, error):
+def test_errors_of_rules_are_relative_to_each_element(kind, size, error):
     model = parse(NEG.format(kind))
     feeds = feeds_of(kind, size)
     rules = [times(-(1 + error * LIMITS[kind]))]
@@ -59,7 +59,7 @@ def test_the_error_of_a_rule_is_judged_by_the_size_of_each_element(kind, size, e
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("error", [0.5, 4])
-def test_so_is_the_error_of_a_kernel(kind, error, tmp_path):
+def test_errors_of_kernels_are_relative_to_each_element(kind, error, tmp_path):
     onnx.save(parse(NEG.format(kind)), tmp_path / "m.onnx")
     feeds = feeds_of(kind, 1.0)
     outputs = {"y": -feeds["x"]}
@@ -78,7 +78,7 @@ PAIRS = {
     name: tuple(text.split("\n-> "))
     for name, text in blocks(Path(__file__).with_name("other_roundings.txt")).items()
 }
-# in a branch, as the halves of a merged decoder
+# Merged decoders have their halves in branches.
 PAIRS["in a branch"] = tuple(
     f"""i = IsNaN(half) z = If (i) <then_branch = a () => (float[n, 8] r) {{ r = Identity(x) }},
     else_branch = b () => (float[n, 8] z) {{ {text} }}>"""
@@ -89,7 +89,7 @@ NUMBERS = "float one = {1}, float half = {0.5}, float r = {0.70710678}, float ti
 
 @pytest.mark.parametrize("nodes", PAIRS.values(), ids=PAIRS.keys())
 @pytest.mark.parametrize(("scale", "opset"), [(1.0, 20), (1e-6, 20), (1.0, 23)])
-def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale, opset):
+def test_roundings_pass_and_other_differences_fail(nodes, scale, opset):
     feeds = {"x": np.linspace(-7, 7, 40 * 8, dtype=np.float32).reshape(-1, 8)}
 
     def model(text: str, factor: float) -> onnx.ModelProto:
@@ -101,15 +101,15 @@ def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale, opset):
 
     one, other = nodes
     if OLD_ONNXRUNTIME and "LayerNormalization" in other:
-        pytest.skip("onnxruntime 1.23 loses digits in it")
+        pytest.skip("LayerNormalization of onnxruntime 1.23 is inaccurate")
     first = model(one, scale)
     assert onnxfold.compare(first, model(other, scale), feeds=feeds, inexact=True).passed
     wrong = onnxfold.compare(first, model(other, 1.01 * scale), feeds=feeds, inexact=True)
     assert not wrong.passed
 
 
-def test_the_signs_of_roundings_are_random_in_each_run(tmp_path):
-    """So nearly all elements move in some run, also where several roundings may cancel."""
+def test_signs_of_roundings_are_random_in_each_run(tmp_path):
+    """Random signs change nearly every element in some run, even if several roundings cancel."""
     nodes = "a = Mul(x, h) b = Add(a, h) c = Sub(b, x) d = Mul(c, b) e = Add(d, x) y = Sub(e, h)"
     model = parse(f"g (float[n] x) => (float[n] y) <float h = {{0.5}}> {{ {nodes} }}")
     feeds = {"x": np.random.default_rng(0).standard_normal(1 << 18).astype(np.float32)}
@@ -119,8 +119,8 @@ def test_the_signs_of_roundings_are_random_in_each_run(tmp_path):
         assert np.mean(noise.allowed(feeds, runner(feeds))["y"] == 0) < 5e-4
 
 
-def test_a_mask_stays_exact():
-    """1 - mask, times the least number: a rounding of a mask would hide what is attended to."""
+def test_masks_are_not_rounded():
+    """The mask has a huge factor, so that a rounding would mask attended positions."""
     model = parse("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
         <float one = {1}, float least = {-3.4e38}> {
             f = Cast<to = 1>(m) i = Sub(one, f) t = Mul(i, least) s = Add(x, t) y = Softmax(s)
@@ -133,8 +133,8 @@ def test_a_mask_stays_exact():
 
 
 @pytest.mark.parametrize("opset", [9, 11, 12, 18, 23])
-def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
-    """As PP-OCR's detectors end: onnxruntime adds 0.5 last."""
+def test_small_sigmoids_have_the_rounding_of_adding_a_half(opset):
+    """PP-OCR's detectors end with a Sigmoid, for which onnxruntime adds 0.5 last."""
     feeds = {"x": np.linspace(8.5, 11, 4000, dtype=np.float32)}
 
     def model(text: str, factor: float) -> onnx.ModelProto:
@@ -159,7 +159,7 @@ def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
         "m = Mul(million, f) d = Sub(m, million) b = Add(x, d)",  # constants
     ],
 )
-def test_what_no_float_input_makes_does_not_move(nodes):
+def test_values_independent_of_float_inputs_are_not_rounded(nodes):
     text = f"""g (float[n] x, int64 k, seq(float[n]) s) => (float[n] y) <int64 first = {{0}},
         int64 large = {{{1 << 60}}}, float million = {{1e6}}, float f = {{1}}, float g = {{FACTOR}}>
         {{ {nodes} t = Mul(x, g) y = Add(t, b) }}"""
@@ -175,7 +175,7 @@ WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, 
 
 
 def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
-    """A model of the same inputs whose first output is an array."""
+    """Return a model with the inputs of ``like`` whose first output is the array."""
     made = copy.deepcopy(like)
     graph = made.graph
     output = like.graph.output[0]
@@ -187,7 +187,7 @@ def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def outputs_in(dtype: np.dtype) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
-    """Swin with the magnitudes of its logits in a dtype, an image, and these."""
+    """Return Swin with the magnitudes of its logits in a dtype, its feeds, and its output."""
     model = onnx.load(MODELS / "swin.onnx")
     name = model.graph.output[0].name
     to = ir.DataType.from_numpy(np.dtype(dtype)).value
@@ -232,7 +232,7 @@ def test_floats(dtype):
     same = giving(array, model)
 
     def passes(moved: np.ndarray, **tolerance) -> bool:
-        # only where none is given do tolerances follow from the model
+        # without explicit tolerances, `compare` derives them from the model
         wanted = same if tolerance else model
         return onnxfold.compare(wanted, giving(moved, model), feeds=feeds, **tolerance).passed
 
@@ -248,7 +248,7 @@ def test_floats(dtype):
             assert passes(moved, atol=1e-4) == (error <= 1e-4), count
             if not is_half:
                 assert not passes(moved), count
-        # a few roundings of half precision are allowed, at the size of what made the element
+        # some roundings of half precision are allowed, at the magnitude of the element's terms
         if is_half:
             assert passes(ulps(array, place, 4))
         for other in (3 * number, -number, 0.0, np.nan, np.inf, number + 64 * epsilon * size.max()):

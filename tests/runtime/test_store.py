@@ -231,7 +231,7 @@ def test_damaged_tensors_are_made_anew(folder, kind, caplog):
     before = contents(key)
     damage(key, *DAMAGES[kind])
     assert of(FoldCache(folder), "k", **ARRAYS)["w"].tobytes() == ARRAYS["w"].tobytes()
-    assert contents(key) == before and f"{key} is removed" in caplog.text
+    assert contents(key) == before and f"{key}: removed" in caplog.text
 
 
 def test_what_is_no_folder_of_tensors_is_not_read(folder, caplog):
@@ -241,19 +241,19 @@ def test_what_is_no_folder_of_tensors_is_not_read(folder, caplog):
     key.rename(folder.parent / "elsewhere")
     key.write_bytes(b"a file")
     of(FoldCache(folder), "k", **ARRAYS)
-    assert "not kept" in caplog.text
+    assert "not stored" in caplog.text
 
 
 def test_a_folder_that_others_may_write_to_is_refused(folder):
     of(FoldCache(folder), "k", w=random(16))
     os.chmod(folder, 0o770)
-    with pytest.raises(UsageError, match="others may write to"):
+    with pytest.raises(UsageError, match="other users can write to it"):
         FoldCache(folder)
     os.chmod(folder, 0o755)
     of(FoldCache(folder), "k")
     if not os.geteuid():
         os.chown(folder, 12345, -1)
-        with pytest.raises(UsageError, match="another user's folder"):
+        with pytest.raises(UsageError, match="belongs to another user"):
             FoldCache(folder)
 
 

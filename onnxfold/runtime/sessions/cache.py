@@ -1,11 +1,11 @@
 """A cache of folded tensors, which sessions share. Its size in bytes is bounded.
 
-The keys are hashes of the contents from which the tensors are computed. With a folder, all
-processes of a machine share the tensors. The tensors of one key are the initializers of a model in
-a separate folder. A rename creates this folder in one step, and it does not change afterwards. It
-may be removed at any time, because a process that has mapped the tensors keeps their pages. The
-process that folds a key holds a lock, and other processes wait for it. The system releases the lock
-of a process that ends, and the next process removes the files of the incomplete fold.
+The keys contain hashes of the contents from which the tensors are computed. If the cache has a
+folder, all processes of a machine share the tensors. Each key has a subfolder with a model, whose
+initializers are the tensors of the key. A rename creates the subfolder in one step, and it does not
+change afterwards. It may be removed at any time, because the system keeps the pages that a process
+has mapped. The process that folds a key holds a lock, and other processes wait for the lock. If the
+process ends, the system releases the lock, and the next process removes the incomplete files.
 
 This module imports onnx-ir only if the cache has a folder.
 """
@@ -38,16 +38,16 @@ from onnxfold.support.user_caches import put, touch
 logger = logging.getLogger("onnxfold")
 
 DEFAULT_BYTES = 1 << 30
-"""Default bound of a cache."""
+"""Default bound of a cache in bytes."""
 
-_FORMAT = 3  # of the folder
+_FORMAT = 3  # version of the format of the folder
 _MODEL = "folded.onnx"
 _DIGEST = "sha256"
 
 
 @dataclass(frozen=True)
 class Folded:
-    """The results of one fold: onnxruntime's values by name, and their bytes."""
+    """The results of one fold: onnxruntime's values by name, and their total size in bytes."""
 
     values: Mapping[str, Any]
     nbytes: int
@@ -59,14 +59,14 @@ class CacheStatistics:
 
     Attributes:
         hits: Number of requests for entries that exist or that another thread or process computes.
-        misses: Number of requests for other entries: folds, and waits for folds that failed.
+        misses: Number of other requests: folds, and waits for folds that failed.
         waits: Number of hits and misses that waited for another thread or process.
-        evictions: Number of entries that were removed to keep the bound.
-        too_large: Number of folds whose result exceeds the bound.
+        evictions: Number of entries that were removed because of the bound.
+        too_large: Number of folds whose result is larger than the bound.
         entries: Current number of entries.
         bytes: Current size of the entries.
-        peak_bytes: Maximum size of the entries.
-        seconds: Time for folding, for waiting, and for reading and writing files.
+        peak_bytes: Maximum size of the entries so far.
+        seconds: Time in seconds for folding, for waiting, and for reading and writing files.
     """
 
     hits: int = 0
@@ -83,19 +83,23 @@ class CacheStatistics:
 class FoldCache:
     """A thread-safe LRU cache of folded tensors. One thread at a time computes a key.
 
-    A handle keeps its tensors alive after their eviction. They no longer count in this cache.
+    A handle keeps its tensors alive after their eviction. The size of the cache does not include
+    evicted tensors.
 
-    With a folder, processes share folded tensors. The first process that needs a key computes it
-    and writes it to the folder. All processes map the file, so the tensors are in memory once. Any
-    number of processes of one user may use the folder, and they may end at any time. Files are
-    verified when they are read. Files that other users can write to are not read.
+    With a folder, processes share folded tensors. The first process that requests a key computes
+    the tensors and writes them to the folder. All processes map the files, so the tensors are in
+    memory once. Any number of processes of one user may use the folder, and they may end at any
+    time. The cache verifies files when it reads them. It rejects a folder that other users can
+    write to.
 
     Args:
-        folder: A folder for all processes of a machine; None to share and write nothing.
-        max_bytes: Maximum bytes of folded tensors, in this process and in the folder each.
+        folder: A folder for all processes of a machine. None means that tensors are neither shared
+            between processes nor written.
+        max_bytes: Maximum size of the folded tensors in bytes. The bound applies to this process
+            and to the folder separately.
 
     Raises:
-        UsageError: Other users may write to the folder.
+        UsageError: The folder belongs to another user, or other users can write to it.
         OnnxFoldError: The folder cannot be created.
     """
 
@@ -108,10 +112,10 @@ class FoldCache:
     ) -> None:
         self.max_bytes = max_bytes
         self.has_folder = folder is not None
-        self.is_empty_forever = max_bytes == 0 and folder is None
+        self.stores_nothing = max_bytes == 0 and folder is None
         self._store = None if folder is None else _FoldStore(folder, max_bytes)
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
-        self._making: dict[Hashable, Future[Folded]] = {}
+        self._pending: dict[Hashable, Future[Folded]] = {}
         self._statistics = CacheStatistics()
         self._lock = forks.Lock()
         forks.reset_after_fork(self, FoldCache._forget_threads)
@@ -119,15 +123,15 @@ class FoldCache:
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
         """Return the entry of a key, or the result of ``make``, which only one thread calls.
 
-        Every thread that waits for ``make`` receives its exception. The next request calls it
-        again.
+        If ``make`` raises an exception, each waiting thread also raises it. The next request calls
+        ``make`` again.
 
         Args:
-            key: Equal for equal tensors. Processes share tensors whose keys have the same ``repr``.
-                A cache with `is_empty_forever` ignores the key.
+            key: Equal keys have equal tensors. Processes share tensors whose keys have the same
+                ``repr``. A cache with `stores_nothing` ignores the key.
             make: Computes the tensors.
         """
-        if self.is_empty_forever:
+        if self.stores_nothing:
             return self._made(make)
         with self._lock:
             found = self._entries.get(key)
@@ -135,60 +139,64 @@ class FoldCache:
                 self._entries.move_to_end(key)
                 self._statistics.hits += 1
             else:
-                others = self._making.get(key)
-                mine = self._making.setdefault(key, Future())
+                awaited = self._pending.get(key)  # the future of another thread
+                own = self._pending.setdefault(key, Future())
         if found is not None:
             if self._store is not None:
-                touch(self._store.path(key))  # this process has the tensors mapped
+                touch(self._store.path(key))  # a hit in memory is also a use of the files
             return found
         begin = time.perf_counter()
         made = True
-        waited = others is not None
+        waited = awaited is not None
         try:
-            if others is not None:
-                folded = others.result()
+            if awaited is not None:
+                folded = awaited.result()
                 made = False
                 return folded
             if self._store is None:
                 folded = make()
             else:
                 folded, made, waited = self._store.get(key, make)
-            self._hold(key, folded)
-            mine.set_result(folded)
+            self._insert(key, folded)
+            own.set_result(folded)
             return folded
         except BaseException as error:
-            if others is None:
-                mine.set_exception(error)
+            if awaited is None:
+                own.set_exception(error)
             raise
         finally:
             with self._lock:
-                if others is None:
-                    self._making.pop(key, None)
+                if awaited is None:
+                    self._pending.pop(key, None)
                 self._statistics.misses += made
                 self._statistics.hits += not made
                 self._statistics.waits += waited
                 self._statistics.seconds += time.perf_counter() - begin
 
     def statistics(self) -> CacheStatistics:
-        """Return a copy of the figures as they are now."""
+        """Return a copy of the current statistics."""
         with self._lock:
             return replace(self._statistics, entries=len(self._entries))
 
     def clear(self) -> None:
-        """Hold nothing any more; memory goes back to the system, files in the folder stay."""
+        """Remove all entries of this process, and return their memory to the system.
+
+        Files in the folder are not removed.
+        """
         with self._lock:
             self._entries.clear()
             self._statistics.bytes = 0
         give_back_freed()
 
     def _forget_threads(self) -> None:
-        """Let a forked process wait for no thread of its parent, nor free what these allocated."""
-        self._making = {}
+        # The threads of the parent do not exist in a forked process. Freeing the tensors would use
+        # an allocator whose lock such a thread may have held.
+        self._pending = {}
         forks.never_destroy(tuple(self._entries.values()))
         self._statistics.bytes = sum(folded.nbytes for folded in self._entries.values())
 
     def _made(self, make: Callable[[], Folded]) -> Folded:
-        """Fold for a cache that cannot hold anything."""
+        """Compute tensors without storing them."""
         begin = time.perf_counter()
         folded: Folded | None = None
         try:
@@ -200,7 +208,7 @@ class FoldCache:
                 self._statistics.too_large += folded is not None
                 self._statistics.seconds += time.perf_counter() - begin
 
-    def _hold(self, key: Hashable, made: Folded) -> None:
+    def _insert(self, key: Hashable, made: Folded) -> None:
         with self._lock:
             statistics = self._statistics
             if made.nbytes > self.max_bytes:
@@ -216,7 +224,7 @@ class FoldCache:
 
 
 class _FoldStore:
-    """A folder with folded tensors, its owner's; those used least recently are removed first."""
+    """A folder with folded tensors, with LRU eviction. Only its owner may write to it."""
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         files.check_path(folder)
@@ -228,44 +236,49 @@ class _FoldStore:
         except OSError as error:
             raise files.os_error(error, self.folder) from error
         if writable_by_others(status):
-            reason = "is another user's folder, or one that others may write to"
-            raise UsageError(reason, file=self.folder)
+            reason = "the folder belongs to another user, or other users can write to it"
+            raise UsageError(f"{reason}; use a folder of your own", file=self.folder)
         files.remove_leftovers(self.folder)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> tuple[Folded, bool, bool]:
-        """Return the stored tensors of a key; if there are none, store what ``make`` returns.
+        """Return the stored tensors of a key, or store and return the result of ``make``.
+        The result is not stored if the disk is full or if a model cannot contain the tensors.
 
-        Without room on the disk, and for tensors that a model cannot hold, nothing is stored. Also
-        returns whether ``make`` was called, and whether another process was waited for.
+        Returns:
+            The tensors, whether ``make`` was called, and whether this process waited for another
+            process.
         """
         path = self.path(key)
         waited = False
         with contextlib.ExitStack() as stack:
             try:
-                folded = self._opened(path)
+                folded = self._read(path)
                 if folded is None:
                     waited = stack.enter_context(files.locked(path))
-                    folded = self._opened(path)
+                    folded = self._read(path)
             except OSError as error:
-                logger.warning("folded tensors are not kept: %s", error)
+                logger.warning("folded tensors are not stored: %s", error)
                 return make(), True, waited
             if folded is not None:
                 return folded, False, waited
             made = make()
-            kept = self._kept(path, made)
-        if kept is not made:
+            stored = self._write(path, made)
+        if stored is not made:
             del made
             give_back_freed()
-        return kept, True, waited
+        return stored, True, waited
 
     def path(self, key: Hashable) -> str:
-        """Return the folder of a key; the versions and the CPU decide about bits, too."""
-        makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
-        text = repr((_FORMAT, makers, cpu_features(), key))
+        """Return the subfolder of a key.
+
+        Its name contains the versions and the CPU, on which the bits of the tensors depend.
+        """
+        versions = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
+        text = repr((_FORMAT, versions, cpu_features(), key))
         return os.path.join(self.folder, hashlib.sha256(text.encode()).hexdigest())
 
-    def _opened(self, path: str) -> Folded | None:
-        """Return the tensors of a folder if it is there; what `_kept` did not write is removed."""
+    def _read(self, path: str) -> Folded | None:
+        """Return the tensors in a subfolder, or None. A damaged subfolder is removed."""
         if not os.path.lexists(path):
             return None
         try:
@@ -274,15 +287,20 @@ class _FoldStore:
             return folded
         except (OnnxFoldError, OSError) as error:
             reason = str(error)
-        # The exception refers to mapped files of the folder, which Windows does not remove.
+        # Nothing refers to the exception any more. It kept the files mapped, and Windows cannot
+        # remove mapped files.
         if os.path.lexists(path):  # otherwise another process has just removed it
-            logger.warning("%s is removed: %s", path, reason)
+            logger.warning("%s: removed, because the tensors cannot be read: %s", path, reason)
             files.end_unused_mappings()
             shutil.rmtree(path)
         return None
 
-    def _kept(self, path: str, made: Folded) -> Folded:
-        """Write tensors to a folder; the same tensors in its pages, or ``made`` if that fails."""
+    def _write(self, path: str, made: Folded) -> Folded:
+        """Write tensors to a subfolder, and return them as mapped files.
+
+        Returns:
+            The mapped tensors. ``made`` if the tensors cannot be written.
+        """
         import onnx_ir as ir
 
         from onnxfold.ir import storage
@@ -303,23 +321,24 @@ class _FoldStore:
                 put(new, path, self._max_bytes)
                 return _load(path, is_trusted=True)
         except (OSError, OnnxFoldError) as error:
-            logger.warning("folded tensors are not kept: %s", error)
+            logger.warning("folded tensors are not stored: %s", error)
             return made
         finally:
-            graph.initializers.clear()  # a model is a cycle, which would keep the tensors
+            # The model is part of a reference cycle, which would keep the tensors alive.
+            graph.initializers.clear()
 
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
-    """Return the tensors of a folder, mapped; they are verified unless the folder is trusted."""
+    """Map the tensors in a subfolder. Verify their hash unless the subfolder is trusted."""
     from onnxfold.ir import storage
 
     file = Path(path, _MODEL)
     if not is_trusted and Path(path, _DIGEST).read_bytes() != hash_model(file).encode():
-        raise ModelError("it is damaged", file=path)
+        raise ModelError("the folded tensors are damaged", file=path)
     values = {}
     for name, value in storage.load(file).graph.initializers.items():
         assert value.const_value is not None
         values[name] = ort_value(value.const_value.numpy())
-        if values[name].data_ptr() % 64:  # a small tensor, which lies in the model itself
+        if values[name].data_ptr() % 64:  # a small tensor in the model file is not aligned
             values[name] = ort_copy(values[name])
     return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))

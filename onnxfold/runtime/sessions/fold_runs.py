@@ -207,7 +207,7 @@ class SessionFolding:
         (kernels, units, keys) = self._kernels
         for group, own, key in zip(self.bundle.manifest.groups, units, keys, strict=True):
             run = functools.partial(self._run, group, values, kernels, own)
-            if self.cache.is_empty_forever:
+            if self.cache.stores_nothing:
                 folded.append(self.cache.get(None, run))
                 continue
             is_shared = self.cache.has_folder

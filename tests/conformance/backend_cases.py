@@ -1,6 +1,6 @@
-"""onnx's backend node test cases with their inputs turned into constants, and what became of each.
+"""Fold onnx's backend node test cases with their inputs as constants.
 
-``python -m tests.conformance.backend_cases`` prints the table.
+``python -m tests.conformance.backend_cases`` prints a table of the results.
 """
 
 import functools
@@ -18,13 +18,16 @@ from onnx.backend.test.case.test_case import TestCase
 import onnxfold
 from tests.reference_session import reference_session, same_bits
 
-# Spacing of the numbers at 1.
+# Spacing of representable numbers at 1.
 _HALF = {np.dtype(np.float16): 2.0**-10, np.dtype(ml_dtypes.bfloat16): 2.0**-7}
 
 
 @dataclass
 class Result:
-    """What became of one case: folded, left, wrong, crashed or skipped; and why."""
+    """Result of one case: folded, left, wrong, crashed or skipped, and the reason.
+
+    "left" means that some nodes were not folded.
+    """
 
     name: str
     verdict: str
@@ -41,7 +44,7 @@ def values_of(data: dict[str, object] | list[object]) -> list[object]:
 
 
 def with_constant_inputs(case: TestCase) -> onnx.ModelProto | None:
-    """The case's model with its inputs as initializers; None if an input is not a tensor."""
+    """Return the case's model with its inputs as initializers, or None if one is not a tensor."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     values = values_of(case.data_sets[0][0])
@@ -71,7 +74,7 @@ def _to_tensor(value: object, info: onnx.ValueInfoProto) -> onnx.TensorProto:
 
 
 def run_case(case: TestCase) -> Result:
-    """Fold a case completely and compare what is stored with what onnxruntime computes."""
+    """Fold a case completely and compare the stored outputs with those of onnxruntime."""
     model = with_constant_inputs(case)
     if model is None:
         return Result(case.name, "skipped", "an input is not a tensor")
@@ -88,7 +91,7 @@ def run_case(case: TestCase) -> Result:
     try:
         wanted = run_onnxruntime(model)
         exact = True
-    except Exception:  # any class; then what the test case expects is wanted
+    except Exception:  # onnxruntime raises many classes without a common base
         wanted = list(expected_outputs(case).values())
         exact = False
     for name, got, want in zip([o.name for o in model.graph.output], stored, wanted, strict=True):
@@ -121,7 +124,7 @@ def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
 
 
 def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
-    """The outputs of a model without inputs on the CPU provider, nothing optimized."""
+    """Return the outputs of a model without inputs on the CPU provider, without optimization."""
     return [np.asarray(v) for v in reference_session(model).run(None, {})]
 
 
@@ -139,12 +142,15 @@ def is_half(array: np.ndarray) -> bool:
 
 
 def _half_difference(got: np.ndarray, expected: np.ndarray, otherwise: str) -> str | None:
-    """What is wrong with half-precision results that are not onnxruntime's, or None.
+    """Compare half-precision results with the expected outputs of the test case.
 
     ONNX rounds to half precision after every op. onnxruntime's CPU provider runs most such ops in
-    float32 and leaves out roundings between two of them, so in a chain it is not a witness for
-    single bits. The expected outputs of the test case, which NumPy computed from the definition
-    of the whole op, are: a chain may be off by its own roundings, two spacings of half precision.
+    float32 and omits roundings between two of them, so the last bits of its results for a chain are
+    not a reference. The reference is the expected output, which NumPy computed from the definition
+    of the whole op. The tolerance for the roundings of a chain is two spacings of half precision.
+
+    Returns:
+        None if the results are within the tolerance, ``otherwise`` if they are not.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return otherwise
@@ -167,7 +173,7 @@ def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
         return None if texts[0] == texts[1] else f"{texts[0][:4]}, expected {texts[1][:4]}"
     if got.dtype != want.dtype:
         if got.dtype.itemsize == want.dtype.itemsize and want.dtype.kind in "uV":
-            want = want.view(got.dtype)  # a small float shown as its bits
+            want = want.view(got.dtype)  # small floats as unsigned integers
         else:
             return f"dtype {got.dtype}, expected {want.dtype}"
     if same_bits(got, want):
@@ -191,7 +197,7 @@ def results() -> list[Result]:
 
 
 def table() -> str:
-    """Cases by verdict, and what was left or skipped by reason."""
+    """Return the numbers of cases by verdict and reason."""
     found = results()
     lines = [f"{len(found):6} cases"]
     counts = Counter(result.verdict for result in found)

@@ -1,13 +1,13 @@
-"""onnx's backend node cases as kernels, fed with adversarial values, against onnxruntime.
+"""Compare kernels of onnx's backend node cases with onnxruntime on adversarial values.
 
-``python tests/conformance/kernel_cases.py --backend iree`` compiles every case
-that the backend takes, with all inputs as runtime constants (those that can only be places or sizes
-are made initializers), and prints what became of each, and counts. Cases run in processes of some
-at a time: one that ends its process is counted as a crash.
+``python tests/conformance/kernel_cases.py --backend iree`` compiles every case that the backend
+supports, and prints the result of each case and the totals. All inputs are runtime constants,
+except operands that can only be indices or sizes, which become initializers. Batches of cases run
+in child processes. A case that ends its process is counted as a crash.
 
-Right is what onnxruntime computes, up to the tolerance of a kernel's check (``error_of``), with or
-without numbers below the smallest normal one: code that takes them for zeros, as onnxruntime itself
-does with ``session.set_denormal_as_zero``, makes NaN of one times an infinity.
+A kernel is correct if its results are within the tolerance of a kernel's check (``error_of``) of
+onnxruntime's results, with or without ``session.set_denormal_as_zero``. A kernel may flush
+subnormal numbers to zero, and the product of zero and an infinity is NaN.
 """
 
 import argparse
@@ -30,11 +30,14 @@ import onnx
 HERE = Path(__file__).parent
 SKIPPED = "skipped"
 AT_A_TIME = 20
-MOST_ELEMENTS = 1 << 20  # of one call: 17 in each of seven dimensions is beyond a machine
+MOST_ELEMENTS = 1 << 20  # of one call; sizes of 17 in seven dimensions would exceed the memory
 
 
 def models_of(case: Any) -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
-    """The case with symbolic sizes, then as it is: model and inputs. None if it has other types."""
+    """Yield kind, model and inputs of a case with symbolic sizes, and then with its own sizes.
+
+    Nothing is yielded for a case with strings, or with values that are not tensors.
+    """
     from backend_cases import values_of
 
     infos = case.model.graph.input
@@ -68,7 +71,7 @@ def models_of(case: Any) -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.nd
 
 
 def _places(model: onnx.ModelProto) -> Iterator[str]:
-    """Inputs that, by the type of an operand, can only be places or sizes."""
+    """Yield inputs that are indices or sizes, because their op allows int32 and int64 only."""
     opsets = {o.domain: o.version for o in model.opset_import}
     for node in model.graph.node:
         try:
@@ -131,12 +134,12 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, tu
 
 
 def feeds_of(given: dict[str, np.ndarray], symbolic: bool, seed: int) -> Iterator[dict]:
-    """The case's own inputs, adversarial values of the same sizes, and other sizes."""
+    """Yield the case's own inputs, adversarial values of the same sizes, and other sizes."""
     rng = np.random.default_rng(seed)
     yield given
     for turn in range(14):
         yield {n: _drawn(rng, a.shape, a.dtype, turn) for n, a in given.items()}
-    for _ in range(6):  # every input another kind
+    for _ in range(6):  # an independent kind of values for each input
         turns = {n: int(rng.integers(14)) for n in given}
         yield {n: _drawn(rng, a.shape, a.dtype, turns[n]) for n, a in given.items()}
     sizes = sorted({d for a in given.values() for d in a.shape})
@@ -150,7 +153,7 @@ def feeds_of(given: dict[str, np.ndarray], symbolic: bool, seed: int) -> Iterato
         shapes = {n: tuple(sizes_now[d] for d in a.shape) for n, a in given.items()}
         if sum(map(math.prod, shapes.values())) <= MOST_ELEMENTS:
             yield {n: _drawn(rng, shapes[n], a.dtype, 0) for n, a in given.items()}
-    for name, array in given.items():  # sizes that do not agree
+    for name, array in given.items():  # incompatible sizes
         for axis in range(array.ndim):
             shape = list(array.shape)
             shape[axis] += int(rng.choice([-1, 1, 5])) if shape[axis] else 1
@@ -159,7 +162,7 @@ def feeds_of(given: dict[str, np.ndarray], symbolic: bool, seed: int) -> Iterato
 
 
 def run_case(name: str, backend: str) -> dict[str, Any]:
-    """What became of a case: compiled or not, and what was wrong."""
+    """Return the result of a case: whether it was compiled, and its errors."""
     from backend_cases import cases
     from reference_session import reference_options, reference_session
 
@@ -196,7 +199,7 @@ def run_case(name: str, backend: str) -> dict[str, Any]:
             got = _outcome(session, feeds)
             raised = isinstance(got, str)
             expected = isinstance(want, str)
-            if raised != expected:  # with a kernel, or however it is split
+            if raised != expected:  # find out whether the kernel or the split is the cause
                 plain = Session(model, reference_options(), backend="onnxruntime", **rest)
                 of_kernel = isinstance(_outcome(plain, feeds), str) == expected
                 side = "onnxruntime" if expected else "the kernel" if of_kernel else "the split"
@@ -223,16 +226,16 @@ def _is_right(got: Any, want: Any) -> bool:
 
     for g, w in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
         _, magnitude = error_of(g, w)
-        # terms of a sum that cancel leave their rounding: some units in the last place of most
+        # terms that cancel leave the rounding of the largest term
         if not error_of(g, w, atol=1e-6 * magnitude)[0].within:
             return False
     return True
 
 
 def _flushed(model: onnx.ModelProto, feeds: dict) -> Any:
-    """What onnxruntime computes with zeros in place of numbers below the smallest normal one.
+    """Return onnxruntime's results with subnormal numbers flushed to zero.
 
-    The first session of a process decides on that, so this is another process.
+    The run is in another process, because the first session of a process sets the mode.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_run_flushed, model.SerializeToString(), feeds).result()
@@ -249,7 +252,7 @@ def _run_flushed(content: bytes, feeds: dict) -> Any:
 
 
 def run_cases(names: list[str], backend: str) -> Iterator[dict[str, Any]]:
-    """The results of cases, which run in processes of some at a time."""
+    """Run batches of cases in child processes and yield their results."""
     done = 0
     while done < len(names):
         batch = names[done : done + AT_A_TIME]

@@ -1,7 +1,7 @@
-"""All of onnx's node cases, with constant inputs: folded and right, or left for a good reason.
+"""Test that onnx's node cases with constant inputs are folded correctly, or have a valid reason.
 
-There are two good reasons. The case has a random op: folding it would freeze what must differ
-from run to run. Or onnxruntime does not run the case as it is, which is tried here.
+A valid reason is a random op, whose values must differ from run to run, or that onnxruntime cannot
+run the unchanged case.
 """
 
 import warnings
@@ -26,38 +26,38 @@ from onnxfold.runtime.backends.iree import Iree
 from tests.random_graphs.builder import RANDOM_OPS
 
 
-def those(verdict: str) -> list[Result]:
+def with_verdict(verdict: str) -> list[Result]:
     return [result for result in results() if result.verdict == verdict]
 
 
-def test_there_are_many_cases():
+def test_most_cases_are_folded():
     assert len(cases()) > 1500
-    assert len(those("folded")) > 0.9 * len(cases())
+    assert len(with_verdict("folded")) > 0.9 * len(cases())
     print(table())
 
 
 @pytest.mark.parametrize("verdict", ["wrong", "crashed"])
-def test_none_is(verdict):
-    assert those(verdict) == []
+def test_no_case_is_wrong_or_crashed(verdict):
+    assert with_verdict(verdict) == []
 
 
 def test_only_cases_without_tensors_are_skipped():
-    for result in those("skipped"):
+    for result in with_verdict("skipped"):
         graph = cases()[result.name].model.graph
         assert not all(v.type.HasField("tensor_type") for v in (*graph.input, *graph.output))
 
 
-def test_what_is_left_is_left_for_a_good_reason():
+def test_remaining_cases_have_a_valid_reason():
     unexplained = [
         result
-        for result in those("left")
+        for result in with_verdict("left")
         if not (
             _is_random(result.name)
             or _is_not_run(result.name)
             or "onnxruntime overwrites its operand" in result.reason
-            # onnx infers another shape than its own op has: what follows would be refused
+            # onnx infers a wrong shape for its own op, so later nodes would be refused
             or "inference and evaluation disagree" in result.reason
-            # of older releases of onnxruntime
+            # older releases of onnxruntime
             or "depends on the number of its threads" in result.reason
             or not _is_known(result.name)
         )
@@ -65,21 +65,21 @@ def test_what_is_left_is_left_for_a_good_reason():
     assert unexplained == []
 
 
-def test_what_is_left_says_why():
-    for result in those("left"):
+def test_remaining_cases_record_a_reason():
+    for result in with_verdict("left"):
         assert "no reason recorded" not in result.reason
         if _is_random(result.name):
             assert "in each run" in result.reason or "is random" in result.reason
 
 
-def test_onnxruntime_is_the_witness_for_nearly_all():
-    """Where it cannot run a case, the expected outputs of the case are."""
-    folded = [result for result in those("folded") if _is_known(result.name)]
+def test_onnxruntime_is_the_reference_of_most_cases():
+    """The expected outputs of a case are the reference only if onnxruntime cannot run it."""
+    folded = [result for result in with_verdict("folded") if _is_known(result.name)]
     assert sum(result.reason == "as onnxruntime" for result in folded) > 0.75 * len(folded)
 
 
-def test_the_witness_for_half_precision_is_no_pretext():
-    """Cases whose expected outputs are half precision are few, and far from all of one kind."""
+def test_few_cases_have_half_precision_outputs():
+    """Cases with half-precision outputs, which have a tolerance, are a small part of all cases."""
     half = [case for case in cases().values() if case.data_sets and _has_half_outputs(case)]
     assert 0 < len(half) < 0.2 * len(cases())
 
@@ -91,7 +91,7 @@ def _has_half_outputs(case) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    """Whether this onnxruntime has the opset of a case."""
+    """Return whether the installed onnxruntime supports the opset of a case."""
     imports = cases()[name].model.opset_import
     return all(knows(opset.version) for opset in imports if opset.domain in ("", "ai.onnx"))
 
@@ -100,7 +100,7 @@ def _is_random(name: str) -> bool:
     nodes = cases()[name].model.graph.node
     if any(node.op_type in RANDOM_OPS for node in nodes):
         return True
-    # Dropout, and only if it is told to train
+    # Dropout is random in training mode only.
     values = values_of(cases()[name].data_sets[0][0])
     return nodes[0].op_type == "Dropout" and len(values) == 3 and bool(np.all(values[2]))
 
@@ -124,19 +124,21 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["test_abs", "test_gather_0", "test_matmul_2d", "test_softmax_axis_0"]
 )
-def test_values_and_sizes_are_tried(name):
-    """By onnxruntime in place of a compiler: what is split computes what the whole does."""
+def test_split_cases_have_the_results_of_the_whole(name):
+    """With onnxruntime instead of a compiler, the split model has the results of the whole."""
     result = run_case(name, "onnxruntime")
     assert result["compiled"] and result["tried"] > 20
     assert result["wrong"] == result["split"] == []
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(Iree().missing() is not None, reason=Iree().missing() or "IREE is there")
+@pytest.mark.skipif(Iree().missing() is not None, reason=Iree().missing() or "IREE is installed")
 def test_kernels_of_iree_are_right_or_not_used():
-    """One in 60 cases. All 1884 of onnx 1.23.2 ran by the module's command, with IREE 3.13.0 and
-    onnxruntime 1.31.1: 780 compiled, and of 30,017 sets of values and sizes none was wrong, after
-    draws had been added to the check for ten kernels that were.
+    """Run one in 60 cases.
+
+    All 1884 cases of onnx 1.23.2 ran with the command of `kernel_cases`, IREE 3.13.0 and
+    onnxruntime 1.31.1. 780 cases were compiled, and all 30,017 sets of values and sizes had correct
+    results. Before that, ten kernels were wrong and draws for them were added to the check.
     """
     results = list(run_cases(sorted(cases())[::60], "iree"))
     print(summary(results))

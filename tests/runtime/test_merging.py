@@ -1,4 +1,4 @@
-"""Adapters become part of weights before the cut, where that pays."""
+"""Test that adapters are merged into weights before the split, if entry becomes faster."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def lora(tmp_path, two, also="d", **arguments):
     return bundle_of(two, tmp_path / "b", *names, **arguments)
 
 
-def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
+def test_entry_has_the_ops_of_a_model_without_adapters(two, tmp_path):
     bundle = lora(tmp_path, two, level=2)
     assert ops(bundle.entry) == ["Add", "MatMul", "MatMul", "Relu"]
     assert [(m.nbytes, m.nodes, m.reason) for m in bundle.manifest.merges] == [
@@ -36,11 +36,11 @@ def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
     ]
     assert bundle.manifest.cached_bytes == 2 * 64 * 128 * 4
     initializers = {i.name for i in onnx.load(bundle.entry).graph.initializer}
-    assert initializers == {"k"}  # the weights are in runtime_fold, once
+    assert initializers == {"k"}  # the other weights are only in runtime_fold
     assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
-def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
+def test_below_level_2_the_bits_are_kept_and_the_reason_is_shown(two, tmp_path):
     bundle = lora(tmp_path, two)
     assert {m.reason for m in bundle.manifest.merges} == {
         "it may change the last bits, so it requires -O2"
@@ -51,7 +51,7 @@ def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     )
 
 
-def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
+def test_merged_weights_keep_the_limit_of_the_cache(two, tmp_path):
     bundle = lora(tmp_path, two, level=2, max_cache=40_000)
     assert bundle.manifest.cached_bytes == 64 * 128 * 4
     assert [m.reason for m in bundle.manifest.merges] == [None, "it would exceed max_cache"]
@@ -61,7 +61,7 @@ def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
-def test_what_is_cached_anyway_comes_first(tmp_path):
+def test_tensors_that_are_cached_without_merging_have_priority(tmp_path):
     text = (
         TEXTS["two adapters"]
         .replace("x) =>", "x, float[64, 64] states) =>")
@@ -77,7 +77,7 @@ def test_what_is_cached_anyway_comes_first(tmp_path):
     assert {m.reason for m in bundle.manifest.merges} == {None, "it would exceed max_cache"}
 
 
-def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):
+def test_factors_without_a_weight_are_not_merged(tmp_path):
     thin = (
         "thin (float[n, m, 64] x) => (float[n, m, 64] y) { low = MatMul(x, a) y = MatMul(low, b) }"
     )
@@ -112,7 +112,7 @@ def test_adapters_of_convolutions_and_of_gemm_have_any_rank(text, level, x, w, a
         assert is_near(session.fold(given).run(None, feeds)[0], want)
 
 
-def test_what_must_stay_is_not_merged(two, tmp_path):
+def test_keep_and_disable_prevent_merging(two, tmp_path):
     bundle = lora(tmp_path, two, level=2, keep=["base"])
     assert ops(bundle.entry).count("MatMul") == 4
     bundle = lora(tmp_path, two, level=2, disable=["runtime_constants"])
@@ -120,7 +120,7 @@ def test_what_must_stay_is_not_merged(two, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["dynamo", "torchscript"])
-def test_tenants_of_any_rank_fold_once_and_switch_for_nothing(model):
+def test_adapters_of_each_rank_are_folded_once(model):
     session = onnxfold.Session(LORA / f"{model}.onnx", runtime_constants=NAMES, level=2)
     assert all(merge.reason is None for merge in session.bundle.manifest.merges)
     assert len(session.bundle.manifest.merges) == 4
@@ -133,5 +133,5 @@ def test_tenants_of_any_rank_fold_once_and_switch_for_nothing(model):
             got = handle.run(None, {"input_ids": known["ids"]})[0]
             assert is_near(got, known["logits"])
     assert session.fold_statistics().folds == 2 * len(session.bundle.manifest.groups)
-    # told before anything is folded
+    # The number of bytes does not require a fold.
     assert {h.nbytes for h in handles.values()} == {session.setting_bytes}

@@ -1,4 +1,4 @@
-"""Tests of `InferenceSession` with ``runtime_constants``."""
+"""Test `InferenceSession` with ``runtime_constants``."""
 
 import logging
 import threading
@@ -49,7 +49,7 @@ def assert_same(session, original, feed, names=None) -> None:
 
 
 def in_use(original, **arguments) -> onnxfold.InferenceSession:
-    """A session after two runs with the same states, which holds them constant."""
+    """Return a session that holds the states constant after two runs with the same states."""
     session = automatic(**arguments)
     for token in (1, 2):
         assert_same(session, original, {**states(), **ids(token)})
@@ -102,7 +102,7 @@ def test_new_values_are_folded_at_once_if_the_last_ones_stayed(original):
     assert (found.folds, found.runs, found.original_runs) == (3, 12, 2)
 
 
-def test_values_that_change_in_every_run_are_given_up(original):
+def test_inputs_that_change_in_every_run_are_not_held(original):
     session = in_use(original)
     for seed in range(MOST_NEW + 2):
         assert_same(session, original, {**states(seed + 1, 9), **ids(10 + seed)})
@@ -113,7 +113,7 @@ def test_values_that_change_in_every_run_are_given_up(original):
     assert found.runs <= 1  # the first new value is folded
 
 
-def test_values_that_change_from_the_beginning_are_not_compared_for_long(original):
+def test_inputs_that_change_from_the_first_run_on_are_not_watched(original):
     session = automatic()
     for seed in range(MOST_NEW):
         assert_same(session, original, {**states(seed, 9), **ids(seed)})
@@ -123,7 +123,7 @@ def test_values_that_change_from_the_beginning_are_not_compared_for_long(origina
     assert session.runtime_constants.state == "paused"
 
 
-def test_alternating_values_are_all_held(original):
+def test_alternating_values_are_folded_once(original):
     session = in_use(original)
     tenants = [states(seed) for seed in range(3)]
     for run in range(12):
@@ -133,7 +133,7 @@ def test_alternating_values_are_all_held(original):
     assert found.runs >= 9
 
 
-def test_the_folded_tensors_are_bounded(original):
+def test_folded_tensors_keep_the_limit_of_the_cache(original):
     session = in_use(original)
     assert_same(session, original, {**states(0), **ids(1)})
     one = session.runtime_constants.cached_bytes
@@ -143,7 +143,7 @@ def test_the_folded_tensors_are_bounded(original):
     assert one <= session.runtime_constants.cached_bytes <= 2 * one
 
 
-def test_a_change_in_place_is_noticed(original):
+def test_a_change_in_place_is_detected(original):
     session = in_use(original)
     given = states()
     for _ in range(5):
@@ -194,7 +194,7 @@ def test_a_model_without_worthwhile_inputs_is_not_watched(caplog):
     assert "no input is worth holding constant" in caplog.text
 
 
-def test_without_the_keyword_a_debug_line_tells_what_it_would_save(caplog):
+def test_without_the_keyword_a_debug_line_names_the_inputs(caplog):
     caplog.set_level(logging.DEBUG, "onnxfold")
     session = onnxfold.InferenceSession(DECODER, providers=CPU)
     assert session.runtime_constants.state == "off"
@@ -203,7 +203,7 @@ def test_without_the_keyword_a_debug_line_tells_what_it_would_save(caplog):
     assert any("encoder_hidden_states" in r.message for r in told)
 
 
-def test_every_way_to_run(original):
+def test_each_method_to_run_uses_folded_tensors(original):
     session = in_use(original)
     feed = {**states(), **ids(1, 2)}
     (expected,) = original.run(None, feed)
@@ -220,7 +220,7 @@ def test_every_way_to_run(original):
     assert binding.copy_outputs_to_cpu()[0].tobytes() == expected.tobytes()
 
 
-def test_asynchronous_runs(original):
+def test_asynchronous_runs_have_the_results_of_the_original(original):
     options = reference_options()
     options.intra_op_num_threads = 2
     session = onnxfold.InferenceSession(DECODER, options, CPU, runtime_constants="auto")
@@ -263,13 +263,13 @@ def test_errors_are_those_of_onnxruntime(original, how):
     assert session.runtime_constants.state == "in use"
 
 
-def test_lists_are_fed_as_in_onnxruntime(original):
+def test_feeds_may_be_lists(original):
     session = in_use(original)
     feed = {name: array.tolist() for name, array in {**states(1, 5), **ids(1)}.items()}
     assert_same(session, original, feed)
 
 
-def test_without_a_cache_folder(original, monkeypatch):
+def test_auto_is_off_without_a_cache_folder(original, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", "0")
     session = automatic()
     found = session.runtime_constants
@@ -296,7 +296,7 @@ def test_a_model_that_was_replaced_is_not_split(tmp_path):
     assert "changed while it was split" in found.reason
 
 
-def test_other_providers(original):
+def test_inputs_are_held_after_the_providers_are_set(original):
     session = in_use(original)
     session.set_providers(CPU)
     assert session.wait_for_runtime_constants().state == "in use"
@@ -313,8 +313,8 @@ def test_a_session_that_is_deleted_ends_its_preparation(original):
     assert "onnxfold" not in names
 
 
-def test_the_default_session(original):
-    """Last bits may change when entry is used."""
+def test_a_session_with_default_options_holds_inputs(original):
+    """Entry may compute other last bits than the original."""
     session = onnxfold.InferenceSession(DECODER, providers=CPU, runtime_constants="auto")
     for token in range(6):
         feed = {**states(), **ids(1, token)}
@@ -324,7 +324,7 @@ def test_the_default_session(original):
     assert session.runtime_constants.runs == 4
 
 
-def test_bytes_of_a_model(original):
+def test_a_session_on_a_serialized_model_holds_inputs(original):
     session = onnxfold.InferenceSession(
         Path(DECODER).read_bytes(), reference_options(), CPU, runtime_constants="auto"
     )

@@ -1,4 +1,4 @@
-"""A session on a model: where its weights are, what is left behind, and the caller's options."""
+"""Test the weights, temporary files and options of a session on a model."""
 
 import contextlib
 import gc
@@ -52,7 +52,7 @@ def write(folder: Path, *, external: bool, seed: int = 0) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """A folder for temporary files of the test's own."""
+    """Use an empty folder for temporary files, and return it."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -61,7 +61,7 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 @contextlib.contextmanager
 def writing(*nbytes: int) -> Iterator[None]:
-    """See that a block writes so many tensors of 16 KiB, and little else: one of these counts."""
+    """Assert that a block writes one of these numbers of tensors, each of 16 KiB."""
 
     def written() -> int:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
@@ -85,11 +85,11 @@ def original(path: Path | str, feeds=FEEDS):
 
 
 def left(temporary: Path) -> list[Path]:
-    """The files and folders in a folder, without those that Windows keeps while they are mapped."""
+    """Return the content of a folder, without files that Windows keeps because they are mapped."""
     if CAN_REMOVE_OPEN_FILES:
         return [path for path in temporary.iterdir() if not path.name.endswith("lock")]
     end_unused_mappings()
-    with files.scratch_folder("left"):  # removes the folders that are not mapped any more
+    with files.scratch_folder("left"):  # removes folders that are no longer mapped
         pass
     mapped = {mapping.path for mapping in psutil.Process().memory_maps()}
     found = [path for path in temporary.iterdir() if not path.name.endswith("lock")]
@@ -97,30 +97,30 @@ def left(temporary: Path) -> list[Path]:
 
 
 def assert_left(temporary: Path, count: int) -> None:
-    """Check the number of files that are kept for later, and may be mapped."""
+    """Assert the number of files that are kept for later sessions and may be mapped."""
     found = len(left(temporary))
     assert found == count if CAN_REMOVE_OPEN_FILES else found <= count
 
 
 @pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
 @pytest.mark.parametrize("specialize", [False, True])
-def test_it_computes_the_same_and_leaves_nothing(tmp_path, temporary, external, specialize):
+def test_a_session_computes_the_same_and_leaves_no_files(tmp_path, temporary, external, specialize):
     path = write(tmp_path, external=external)
     want = original(path)
     session = opened(path, specialize=specialize)
     assert left(temporary) == []
     assert_computes(session, want)
-    assert_left(temporary, specialize)  # for settings that are yet to come
+    assert_left(temporary, specialize)  # for later settings
     del session
     gc.collect()
     assert left(temporary) == []
 
 
-def test_weights_in_a_data_file_are_mapped_there(tmp_path, temporary):
+def test_weights_in_a_data_file_are_mapped(tmp_path, temporary):
     path = write(tmp_path, external=True)
-    with writing(1):  # t, which was computed
+    with writing(1):  # the computed tensor t
         session = opened(path)
-    with writing(0):  # runtime_fold reads w where it is, too
+    with writing(0):  # runtime_fold maps w in the data file, too
         session.fold({"r": FEEDS["r"]})
     maps = Path("/proc/self/maps")
     if maps.exists():
@@ -133,7 +133,7 @@ def test_weights_in_an_unchanged_file_are_not_read_until_they_are_folded(tmp_pat
     model.graph.initializer.append(external_tensor("w", [1 << 32], location="data"))
     onnx.save(model, tmp_path / "model.onnx")
     (tmp_path / "data").write_bytes(random(16).tobytes())
-    os.truncate(tmp_path / "data", 4 << 32)  # zeros without blocks on the disk
+    os.truncate(tmp_path / "data", 4 << 32)  # a sparse file
     monkeypatch.setattr("time.time_ns", lambda: 1 << 61)
     begin = time.process_time()
     opened(tmp_path / "model.onnx")
@@ -147,14 +147,14 @@ def test_sessions_share_the_folds_of_a_file_until_it_is_changed(tmp_path, monkey
     for seed, now in [(1, 0), (1, 0), (1, 1 << 61), (1, 1 << 61), (2, 1 << 61), (2, 1 << 61)]:
         monkeypatch.setattr("time.time_ns", lambda now=now: now)
         if len(folds) in (0, 4):
-            onnx.save(example(seed), path)  # into the same file
+            onnx.save(example(seed), path)  # overwrites the file
         session = opened(path, cache=cache)
         assert_computes(session, original(path))
         folds.append(session.fold_statistics().folds)
     assert folds == [1, 0, 1, 0, 1, 0]
 
 
-def test_a_session_of_a_setting_shares_the_weights(tmp_path, temporary):
+def test_sessions_of_settings_share_the_weights(tmp_path, temporary):
     path = write(tmp_path, external=True)
     session = opened(path, specialize=True)
     for seed in (1, 2, 3):
@@ -163,10 +163,10 @@ def test_a_session_of_a_setting_shares_the_weights(tmp_path, temporary):
         with contextlib.nullcontext() if seed == 1 else writing(0):
             handle = session.fold({"r": feeds["r"]})
             assert_computes(handle, want, {"x": feeds["x"]})
-    assert_left(temporary, 1)  # entry as onnxruntime has packed it, once for all of them
+    assert_left(temporary, 1)  # prepacked weights of entry, for all settings
 
 
-def test_weights_in_the_file_are_copied_once(tmp_path, temporary):
+def test_only_misaligned_weights_in_the_model_file_are_copied(tmp_path, temporary):
     path = write(tmp_path, external=False)
     place = path.read_bytes().find(random(64, 64).tobytes())
     assert place > 0
@@ -174,8 +174,8 @@ def test_weights_in_the_file_are_copied_once(tmp_path, temporary):
         opened(path)
 
 
-def test_what_was_in_memory_only_is_freed(temporary):
-    """A model in memory goes, and its weights are the pages that onnxruntime has mapped."""
+def test_the_weights_of_a_model_in_memory_become_mapped(temporary):
+    """The model is freed, and its weights are pages of a file that onnxruntime has mapped."""
     session = opened(example())
     tensors = [v.const_value for v in session.bundle.load(ENTRY_FILE).graph.initializers.values()]
     large = [tensor for tensor in tensors if tensor.nbytes >= 4096]
@@ -183,12 +183,12 @@ def test_what_was_in_memory_only_is_freed(temporary):
     assert left(temporary) == []
     want = reference_session(example()).run(None, FEEDS)
     assert_computes(session, want)
-    session.set_providers(["CPUExecutionProvider"])  # opens it again
+    session.set_providers(["CPUExecutionProvider"])  # opens entry again
     assert_computes(session, want)
 
 
 @pytest.mark.parametrize("data_too", [False, True], ids=["model", "model and data"])
-def test_through_symbolic_links(tmp_path, temporary, data_too):
+def test_weights_are_mapped_through_symbolic_links(tmp_path, temporary, data_too):
     """Content-addressed stores consist of links."""
     store = tmp_path / "store"
     view = tmp_path / "view"
@@ -210,8 +210,8 @@ def test_through_symbolic_links(tmp_path, temporary, data_too):
 
 
 @pytest.mark.parametrize("in_file", [True, False], ids=["path", "in memory"])
-def test_a_model_that_onnxruntime_does_not_open(in_file, tmp_path):
-    """The sizes of y disagree, which onnxruntime finds when it opens the model."""
+def test_a_model_that_onnxruntime_cannot_open_is_an_error(in_file, tmp_path):
+    """The operands of y have incompatible sizes; onnxruntime finds this when it opens the model."""
     model = parse(
         """g (float[2, 4] x, float[4, 64] r) => (float[2, 64] y) {
         e = Exp(r) s = Softmax(e) z = MatMul(x, s) y = Add(z, w) }""",
@@ -257,13 +257,15 @@ def test_nothing_is_written_beside_the_model(tmp_path, temporary):
 
 @pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
 @pytest.mark.parametrize("specialize", [False, True])
-def test_a_model_that_is_replaced_later(tmp_path, temporary, external, specialize):
+def test_a_session_computes_the_same_after_its_model_is_replaced(
+    tmp_path, temporary, external, specialize
+):
     path = write(tmp_path, external=external)
     want = original(path)
     session = opened(path, specialize=specialize)
     write(tmp_path, external=external, seed=50)
     assert original(path)[0].tobytes() != want[0].tobytes()
-    assert_computes(session, want)  # opens runtime_fold now, and a session of the setting
+    assert_computes(session, want)  # opens runtime_fold and a session of the setting
     session.set_providers(["CPUExecutionProvider"])  # opens entry again
     assert_computes(session, want)
     path.unlink()
@@ -272,8 +274,8 @@ def test_a_model_that_is_replaced_later(tmp_path, temporary, external, specializ
     assert_left(temporary, specialize)
 
 
-def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, temporary):
-    """Tensors of onnx-ir look for their file when they are read."""
+def test_a_session_computes_the_same_after_external_data_are_replaced(tmp_path, temporary):
+    """Tensors of onnx-ir open their file when they are read."""
     path = write(tmp_path, external=True)
     want = original(path)
     session = opened(ir.load(path))
@@ -281,7 +283,7 @@ def test_a_model_in_memory_whose_data_are_replaced_later(tmp_path, temporary):
     assert_computes(session, want)
 
 
-def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, temporary, monkeypatch):
+def test_a_file_may_be_replaced_while_it_is_opened(tmp_path, temporary, monkeypatch):
     path = write(tmp_path, external=True)
     want = original(path)
     real = ort.InferenceSession
@@ -298,7 +300,7 @@ def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, temporary, monkeyp
     assert_computes(session, want)
 
 
-def test_nothing_is_left_of_a_failure(tmp_path, temporary):
+def test_a_failure_leaves_no_files(tmp_path, temporary):
     text = TEXTS["weights in both parts"].replace(
         "y = MatMul(b, t)", "q = MatMul(b, t)\n y = local.Unknown(q)"
     )
@@ -308,14 +310,14 @@ def test_nothing_is_left_of_a_failure(tmp_path, temporary):
     assert left(temporary) == []
 
 
-def test_what_a_dead_process_left_is_removed(tmp_path, temporary):
+def test_files_of_a_dead_process_are_removed(tmp_path, temporary):
     for name in (".weights-0123abcd.onnxfold-lock", ".weights-0123abcd.onnxfold-0123abcd.tmp"):
         (temporary / name).write_bytes(b"")
     opened(write(tmp_path, external=False))
     assert not left(temporary)
 
 
-def test_without_room_for_temporary_files(tmp_path, monkeypatch):
+def test_a_full_folder_of_temporary_files_is_an_error(tmp_path, monkeypatch):
     path = write(tmp_path, external=False)
     for disk in mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=8k", "tmpfs"):
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
@@ -343,7 +345,7 @@ def test_weights_in_branches_and_in_nodes(tmp_path, temporary):
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "int8", "bool", "int64", "uint4"])
-def test_types_of_weights(tmp_path, temporary, name):
+def test_weights_may_have_any_type(tmp_path, temporary, name):
     dtype = ir.DataType[name.upper()]
     array = np.random.default_rng(0).integers(0, 2, (64, 128)).astype(dtype.numpy())
     model = parse("a scaled table")
@@ -357,8 +359,8 @@ def test_types_of_weights(tmp_path, temporary, name):
             assert_computes(session, reference_session(model).run(None, feeds), feeds)
 
 
-def test_above_two_gibibytes(tmp_path, temporary):
-    """A file with holes, of which no more is read than a row."""
+def test_weights_may_exceed_two_gibibytes(tmp_path, temporary):
+    """The data file is sparse; only its last row contains numbers."""
     rows = 5 << 20
     columns = 128
     path = tmp_path / "large.onnx"
@@ -378,7 +380,7 @@ def test_above_two_gibibytes(tmp_path, temporary):
     assert_computes(session, original(path, feeds), feeds)
 
 
-def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd):
+def test_session_options_are_not_modified_and_nothing_is_printed(tmp_path, capfd):
     options = ort.SessionOptions()
     path = write(tmp_path, external=True)
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -393,7 +395,7 @@ def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd
     assert capfd.readouterr() == ("", "")
 
 
-def test_session_options_that_cannot_be_read_back_count_too(tmp_path):
+def test_session_options_without_a_getter_are_used(tmp_path):
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("n", 3)
     options.add_session_config_entry("session.disable_prepacking", "1")
@@ -406,7 +408,7 @@ def test_session_options_that_cannot_be_read_back_count_too(tmp_path):
     assert (used.intra_op_num_threads, used.logid) == (1, "mine")
 
 
-def test_a_profile_is_that_of_entry(tmp_path):
+def test_a_profile_contains_the_nodes_of_entry(tmp_path):
     options = ort.SessionOptions()
     options.enable_profiling = True
     options.profile_file_prefix = str(tmp_path / "profile")
@@ -419,7 +421,7 @@ def test_a_profile_is_that_of_entry(tmp_path):
 
 
 def test_a_model_that_onnxruntime_writes_is_complete(tmp_path):
-    """It would refer to weights where nobody finds them."""
+    """Otherwise, it would refer to weights that it does not contain."""
     path = write(tmp_path, external=False)
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")

@@ -1,4 +1,4 @@
-"""What is told of compilers and kernels that fail in another process."""
+"""Test the reasons for which compilers fail in another process."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from tests.mounts import mounted
 
 @pytest.fixture
 def small(tmp_path) -> Iterator[Path]:
-    """A file system of 6 MiB."""
+    """Yield a file system of 6 MiB."""
     yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=6m", "tmpfs")
 
 
@@ -41,7 +41,7 @@ def end(request, arrays):
         ("std::bad_alloc", rf"^the compiler crashed \({ABORTED}\): std::bad_alloc$"),
     ],
 )
-def test_what_ends_a_compiler_is_told_in_one_line(request_, reason, monkeypatch):
+def test_the_reason_of_a_failed_compiler_is_one_line(request_, reason, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     seconds = 2 if request_ == "slow" else 30
     with pytest.raises(CompileError, match=reason), limits(seconds) as bounds:
@@ -58,7 +58,7 @@ def test_a_full_disk_is_a_reason_not_to_compile():
 @needs_iree
 @pytest.mark.parametrize("free", [0, 8 << 10, 200 << 10, 1800 << 10])
 def test_a_full_folder_of_temporary_files_is_the_reason(small, free, tmp_path, monkeypatch):
-    """The compiler cannot print it, as its output is a temporary file, too."""
+    """The compiler cannot print the error, because its output is a temporary file, too."""
     (small / "fill").write_bytes(bytes((6 << 20) - free))
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     model = parse("three components", w=random(640, 640))

@@ -1,4 +1,4 @@
-"""Which inputs are held constant, and which values are folded."""
+"""Test which inputs are held constant and which values are folded."""
 
 import numpy as np
 import pytest
@@ -18,19 +18,19 @@ def feed(state: int, ids: int) -> dict[str, np.ndarray]:
     return {"states": states(state), "ids": np.array([ids])}
 
 
-def test_two_equal_runs_are_enough():
+def test_an_input_is_held_after_two_equal_runs():
     watch = InputWatch([STATES], frozenset(["states", "ids"]))
     assert watch.observe(feed(1, 1)) == frozenset()
     assert watch.observe(feed(1, 2)) == STATES
 
 
-def test_values_that_alternate_repeat():
+def test_an_input_with_alternating_values_is_held():
     watch = InputWatch([STATES], frozenset(["states", "ids"]))
     found = [watch.observe(feed(k % 3, k)) for k in range(5)]
     assert found == [frozenset()] * 3 + [STATES] * 2
 
 
-def test_inputs_of_a_set_repeat_together():
+def test_all_inputs_of_a_set_must_repeat():
     watch = InputWatch([BOTH], frozenset(["states", "ids", "x"]))
     watch.observe(feed(1, 1))
     assert watch.observe(feed(1, 2)) == frozenset()
@@ -39,7 +39,7 @@ def test_inputs_of_a_set_repeat_together():
     assert watch.changes == 0
 
 
-def test_never_are_all_required_inputs_held():
+def test_one_required_input_is_not_held():
     sets = [STATES, frozenset(["ids"])]
     watch = InputWatch(sets, frozenset(["states", "ids"]))
     watch.observe(feed(1, 1))
@@ -49,13 +49,13 @@ def test_never_are_all_required_inputs_held():
     assert watch.observe(feed(1, 1)) == BOTH
 
 
-def test_an_omitted_input_has_its_default_again():
+def test_an_omitted_input_repeats_its_default_value():
     watch = InputWatch([STATES], frozenset(["ids"]))
     watch.observe({"ids": np.array([1])})
     assert watch.observe({"ids": np.array([2])}) == STATES
 
 
-def test_a_new_value_is_folded_if_the_last_one_stayed():
+def test_a_new_value_is_folded_if_the_last_one_was_repeated():
     history = ValueHistory(8)
     folded = [history.add(key) for key in "aabbcdeeffg"]
     expected = {"a": (True, True), "b": (True, True), "c": (True,), "d": (False,)}
@@ -85,7 +85,7 @@ def test_new_values_are_counted():
 
 @pytest.mark.parametrize("size", [3, 3000, 300_000])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, np.float16])
-def test_the_key_of_a_content(size, dtype):
+def test_keys_depend_on_content_and_shape(size, dtype):
     rng = np.random.default_rng(0)
     array = (rng.random(size) * 100).astype(dtype)
     key = content_key(array)

@@ -50,7 +50,7 @@ def session(bundle) -> Session:
 
 
 def open_session(bundle, **arguments):
-    """A session that computes the original's bits, with a cache of its own."""
+    """Open a session that computes the bits of the original and has its own cache."""
     return session_on(bundle, backend="onnxruntime", **arguments)
 
 
@@ -67,13 +67,13 @@ def test_constants_may_be_fed_only_once(decoder, session, feeds):
     assert_same(session.run(["y"], {"x": feeds["x"]}), original(decoder, feeds))
 
 
-def test_a_constant_that_was_never_fed_is_missed(session, feeds):
+def test_a_constant_that_was_never_fed_is_an_error(session, feeds):
     del feeds["mask"]
     with pytest.raises(UsageError, match="'mask' has not been given"):
         session.run(None, feeds)
 
 
-def test_new_values_are_folded_again_and_old_ones_found(decoder, session):
+def test_new_values_are_folded_and_old_ones_are_cached(decoder, session):
     one = decoder_feeds(1)
     two = decoder_feeds(2, positions=31)
     for feeds in (one, two, one, two):
@@ -87,7 +87,7 @@ def test_equal_values_in_another_array_are_the_same_constant(session, feeds):
     assert session.fold_statistics().folds == 2
 
 
-def test_only_what_depends_on_a_change_is_folded_again(decoder, session, feeds):
+def test_only_tensors_of_a_changed_constant_are_folded_again(decoder, session, feeds):
     session.run(None, feeds)
     feeds["mask"] = 1 - feeds["mask"]
     assert_same(session.run(None, feeds), original(decoder, feeds))
@@ -97,14 +97,14 @@ def test_only_what_depends_on_a_change_is_folded_again(decoder, session, feeds):
     assert_same(session.run(None, given), original(decoder, feeds))
 
 
-def test_arrays_that_are_not_contiguous(decoder, session, feeds):
+def test_feeds_may_be_noncontiguous_arrays(decoder, session, feeds):
     want = original(decoder, feeds)
     feeds["states"] = np.asfortranarray(feeds["states"])
     assert_same(session.run(None, feeds), want)
     assert_same(session.run(None, feeds), want)
 
 
-def test_onnxruntime_values_as_feeds(decoder, session, feeds):
+def test_feeds_may_be_onnxruntime_values(decoder, session, feeds):
     values = {name: value_of(array) for name, array in feeds.items()}
     assert_same(session.run(None, values), original(decoder, feeds))
     results = session.run_with_ort_values(None, values)
@@ -121,7 +121,7 @@ def test_cached_tensors_are_bound_without_a_copy(session):
     assert pointers[0] == pointers[1]
 
 
-def test_tenants_that_take_turns_by_handles_and_by_feeds(decoder, session):
+def test_threads_alternate_between_handles_and_feeds(decoder, session):
     tenants = [decoder_feeds(seed, positions=20 + seed) for seed in range(8)]
     want = [original(decoder, feeds) for feeds in tenants]
     handles = [session.fold({name: feeds[name] for name in NAMES}) for feeds in tenants]
@@ -149,7 +149,7 @@ def test_many_threads_fold_once(decoder, session, feeds):
     assert session.fold_statistics().folds == 2
 
 
-def test_the_cache_keeps_its_bound(bundle):
+def test_the_cache_keeps_its_limit(bundle):
     one = decoder_feeds()
     size = open_session(bundle).fold({name: one[name] for name in NAMES}).nbytes
     session = open_session(bundle, cache=None, max_cache_bytes=2 * size + 100)
@@ -170,8 +170,8 @@ def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle, 
     assert session.cache_statistics().too_large == 2
 
 
-def test_equal_hashes_are_equal_contents(bundle, feeds, tmp_path):
-    """The keys of a cache are hashes: of bits, types and shapes, in memory and in a folder."""
+def test_cache_keys_depend_on_content(bundle, feeds, tmp_path):
+    """Keys are hashes of bits, types and shapes, for a cache in memory and in a folder."""
     for cache in (FoldCache(), FoldCache(tmp_path / "folds")):
         session, other = (open_session(bundle, cache=cache) for _ in range(2))
         session.run(None, feeds)
@@ -213,7 +213,7 @@ def test_waiting_for_a_fold_that_fails_is_no_hit():
 
     def make():
         asked.set()
-        time.sleep(0.1)  # the other thread waits by now
+        time.sleep(0.1)  # until the other thread waits
         raise MemoryError
 
     def ask(waits):
@@ -226,7 +226,7 @@ def test_waiting_for_a_fold_that_fails_is_no_hit():
     assert (cache.statistics().hits, cache.statistics().misses) == (0, 2)
 
 
-def test_a_session_of_its_own_for_each_setting(decoder, bundle):
+def test_a_specialized_session_computes_each_setting(decoder, bundle):
     session = open_session(bundle, specialize=True)
     for seed in (0, 1, 0):
         feeds = decoder_feeds(seed)
@@ -237,7 +237,7 @@ def test_a_session_of_its_own_for_each_setting(decoder, bundle):
     assert session.fold_statistics().folds == 4
 
 
-def test_a_constant_that_entry_reads_as_well():
+def test_entry_may_read_a_runtime_constant():
     model = parse("read by both")
     for specialize in (False, True):
         session = session_on(model, "r", specialize=specialize)
@@ -247,14 +247,14 @@ def test_a_constant_that_entry_reads_as_well():
             assert_same(session.run(None, {"x": feeds["x"]}), original(model, feeds))
 
 
-def test_a_model_is_split_on_the_way(adapter):
+def test_a_session_splits_a_model(adapter):
     session = session_on(adapter, "a", "b", "scale")
     for seed in range(3):
         feeds = adapter_feeds(seed)
         assert_same(session.run(None, feeds), original(adapter, feeds))
 
 
-def test_a_default_value_holds_where_no_other_is_fed(tmp_path):
+def test_an_omitted_overridable_input_has_its_default_value(tmp_path):
     model = parse("overridable", w=random(64, 64))
     session = session_on(model, overridable=True)
     assert [i.name for i in session.get_inputs()] == ["x"]
@@ -269,7 +269,7 @@ def test_a_default_value_holds_where_no_other_is_fed(tmp_path):
     assert of_w is not session.io_binding()
 
 
-def test_types_that_numpy_does_not_have():
+def test_constants_may_have_types_that_numpy_lacks():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     session = session_on(parse("a cast of bfloat16"), "r")
     r = random(64, 64).astype(ml_dtypes.bfloat16)
@@ -280,7 +280,7 @@ def test_types_that_numpy_does_not_have():
     assert session.fold_statistics().folds == 1
 
 
-def test_it_describes_itself_as_the_original(decoder, session):
+def test_a_session_has_the_description_of_the_original(decoder, session):
     plain = ort.InferenceSession(decoder.SerializeToString(), options())
     for got, want in zip(session.get_inputs(), plain.get_inputs(), strict=True):
         assert (got.name, got.type, got.shape) == (want.name, want.type, want.shape)
@@ -292,7 +292,7 @@ def test_it_describes_itself_as_the_original(decoder, session):
     assert {p.backend for p in session.placements()} == {"onnxruntime"}
 
 
-def test_errors(bundle, tmp_path, session, feeds):
+def test_wrong_arguments_are_errors(bundle, tmp_path, session, feeds):
     session.run(None, feeds)
     with pytest.raises(UsageError, match=r"no input has the name 'mass'; did you mean 'mask'\?"):
         session.run(None, {"x": feeds["x"], "mass": feeds["mask"]})
@@ -326,7 +326,7 @@ def test_a_fold_that_fails_can_be_tried_again(decoder, bundle, session, feeds):
 
 
 def outputs_without(modules: list[str], folder: Path, arguments: str = "'b'") -> str:
-    """The shape of what a process prints that runs a bundle and can import none of the modules."""
+    """Return the output of a process that runs a bundle and cannot import the modules."""
     code = f"""if True:
         import os, sys
         sys.modules.update(dict.fromkeys(sys.argv[2].split()))
@@ -356,7 +356,7 @@ def test_a_process_can_end_while_it_holds_kernels(adapter, tmp_path):
 
 
 def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
-    """Weights that are inputs of a kernel are read from runtime_fold, by onnx-ir."""
+    """Only weights that are inputs of a kernel would be read from runtime_fold by onnx-ir."""
     model = parse(
         "g (float[n, 64] x, float[64, 4] a, float[4, 64] b) => (float[n, 64] y) {"
         "ab = MatMul(a, b) y = MatMul(x, ab) }"
@@ -377,7 +377,7 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
     assert outputs_without(modules, tmp_path) == "(5, 64) a fast one\n"
 
 
-def test_a_kernel_that_fails_is_replaced_unless_its_backend_must_run(
+def test_a_kernel_that_fails_is_replaced_unless_the_backend_is_strict(
     compiled, adapter, monkeypatch, caplog
 ):
     names = ("a", "b", "scale")
@@ -397,7 +397,7 @@ def test_a_kernel_that_fails_is_replaced_unless_its_backend_must_run(
     assert strict.placements()[0].backend == backend
 
 
-def test_what_does_not_fit_a_kernel_runs_elsewhere_unless_its_backend_must_run(compiled):
+def test_onnxruntime_folds_misfits_of_a_kernel_unless_the_backend_is_strict(compiled):
     model = parse(
         "g (float[n] x, float[k] c) => (float[n] y){ m = ReduceSum<keepdims = 0>(c) y = Add(x, m) }"
     )
@@ -409,7 +409,7 @@ def test_what_does_not_fit_a_kernel_runs_elsewhere_unless_its_backend_must_run(c
         run(model, feeds, strict_backend=True, **own)
 
 
-def test_nothing_is_left_of_a_session(bundle, feeds):
+def test_a_deleted_session_is_freed(bundle, feeds):
     session = open_session(bundle)
     session.run(None, feeds)
     reference = weakref.ref(session)
@@ -440,7 +440,7 @@ def test_ten_thousand_runs_leak_nothing(bundle):
 
 
 def test_inputs_may_declare_negative_sizes():
-    """As PaddlePaddle writes them for unknown ones."""
+    """PaddlePaddle writes negative sizes for unknown ones."""
     text = "g (float[1, 3] x, float[1, 3] c) => (float[n, 3] y) { t = Tanh (c) y = Add (x, t) }"
     model = parse(text)
     for info in model.graph.input:

@@ -55,7 +55,7 @@ def cached(bundle):
     return [info.name for info in bundle.manifest.cached]
 
 
-def test_a_decoder_keeps_nothing_of_the_encoder(decoder, tmp_path):
+def test_entry_of_a_decoder_does_not_read_the_states(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
     assert cached(bundle) == ["keys_t", "values_t", "mask_4"]
     entry = onnx.load(bundle.entry)
@@ -64,7 +64,7 @@ def test_a_decoder_keeps_nothing_of_the_encoder(decoder, tmp_path):
     assert [g.constants for g in bundle.manifest.groups] == [["states"], ["mask"]]
 
 
-def test_weights_go_only_where_they_are_used(decoder, tmp_path):
+def test_each_part_contains_only_weights_that_it_uses(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
     entry = onnx.load(bundle.entry)
     fold = onnx.load(bundle.runtime_fold)
@@ -72,7 +72,7 @@ def test_weights_go_only_where_they_are_used(decoder, tmp_path):
     assert heavy == [{"wq", "wk"}, {"wk", "wv"}]
 
 
-def test_the_models_carry_what_is_constant(decoder, tmp_path):
+def test_both_parts_record_their_constant_inputs(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
     records = [
         {p.key: p.value for p in onnx.load(path).metadata_props}[RECORD_KEY]
@@ -82,7 +82,7 @@ def test_the_models_carry_what_is_constant(decoder, tmp_path):
     assert json.loads(records[1]) == ["states", "mask"]
 
 
-def test_only_one_of_several_constants(decoder, tmp_path):
+def test_one_of_several_constants_is_folded(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "mask")
     assert cached(bundle) == ["mask_4"]
     assert bundle.manifest.entry_inputs == ["x", "states", "mask_4"]
@@ -114,8 +114,11 @@ def test_where_a_model_is_cut(text, way, tmp_path):
 
 @pytest.mark.parametrize("fold_at", ["compile", "runtime"])
 @pytest.mark.parametrize("level", [0, 1])
-def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
-    """Read by what is folded, too; a sequence, which Identity does not take; of unknown rank."""
+def test_entry_computes_outputs_without_the_cache(tmp_path, fold_at, level):
+    """Test three outputs: an operand of folded nodes, a sequence, and one of unknown rank.
+
+    In opset 13, Identity does not accept sequences.
+    """
     model = parse("outputs that entry makes")
     model.opset_import[0].version = 13
     model.ir_version = 8
@@ -128,8 +131,8 @@ def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
 
 
 @pytest.mark.parametrize(("sizes", "count"), [("2, 2", 0), ("200, 200", 3)])
-def test_what_takes_less_time_than_an_input_is_not_cached(tmp_path, sizes, count):
-    """Three small results of one constant would be three inputs of entry, instead of one."""
+def test_a_result_that_takes_less_time_than_an_input_is_not_cached(tmp_path, sizes, count):
+    """Entry would have three small results of one constant as inputs instead of the constant."""
     model = parse(
         f"""g (float[{sizes}] x, float[{sizes}] c) => (float[{sizes}] y) {{
         d = Neg(c) e = Abs(c) f = Tanh(c) p = Mul(x, d) q = Mul(p, e) r = Mul(q, f)
@@ -142,7 +145,7 @@ def test_what_takes_less_time_than_an_input_is_not_cached(tmp_path, sizes, count
     assert len(reasons) == 3 - count
 
 
-def test_the_cache_can_be_bounded(decoder, tmp_path):
+def test_the_cache_can_be_limited(decoder, tmp_path):
     dims = {"batch": 2, "positions": 50}
     whole = check(decoder, tmp_path / "whole", decoder_feeds(), "states", "mask", nominal=dims)
     assert whole.manifest.cached_bytes == 2 * 2 * 50 * 64 * 4 + 2 * 50 * 4
@@ -208,14 +211,14 @@ def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
     assert "is unknown" in bundle.manifest.stays[0].reason
 
 
-def test_half_and_quantized_constants(tmp_path):
+def test_constants_may_be_half_precision_and_quantized(tmp_path):
     model = parse("half and quantized")
     bundle = bundle_of(model, tmp_path, "w", "s", "h")
     assert cached(bundle) == ["d", "c"]
     assert bundle.manifest.cached[0].dtype == "float"
 
 
-def test_where_nothing_may_be_cached_entry_is_the_model(decoder, tmp_path):
+def test_entry_is_the_model_if_nothing_may_be_cached(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "states", max_cache=0)
     assert not bundle.runtime_fold.exists()
     assert bundle.manifest.cached == []
@@ -227,13 +230,13 @@ def test_the_record_of_a_model_is_used(decoder, tmp_path):
     assert cached(bundle) == ["keys_t", "values_t"]
 
 
-def test_a_bundle_is_read_again(decoder, tmp_path):
+def test_an_opened_bundle_has_the_same_manifest(decoder, tmp_path):
     made = check(decoder, tmp_path, decoder_feeds(), "states")
     assert open_bundle(tmp_path).manifest == made.manifest
     assert open_bundle(tmp_path / "manifest.json").manifest == made.manifest
 
 
-def test_a_bundle_is_written_over(decoder, tmp_path):
+def test_a_bundle_may_be_overwritten(decoder, tmp_path):
     check(decoder, tmp_path, decoder_feeds(), "states", "mask")
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / f"{'0a' * 16}.so").write_bytes(b"")
@@ -245,7 +248,7 @@ def test_a_bundle_is_written_over(decoder, tmp_path):
     assert not check(decoder, tmp_path, decoder_feeds(), "mask", max_cache=0).runtime_fold.exists()
 
 
-def test_the_source_is_left_alone(decoder, tmp_path):
+def test_the_source_is_not_modified(decoder, tmp_path):
     before = decoder.SerializeToString()
     check(decoder, tmp_path, decoder_feeds(), "states")
     assert decoder.SerializeToString() == before
@@ -273,7 +276,7 @@ def test_wrong_arguments(decoder, tmp_path, arguments, message):
 
 @pytest.mark.parametrize("name", ["swin.onnx", "t5-decoder.onnx"])
 def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
-    """Entry may take the bytes that the source took, and its nodes are those of `optimize`."""
+    """Entry is at most as large as the source, and has as many nodes as after `optimize`."""
     source = MODELS / name
     optimized = optimize_file(source, tmp_path / "optimized.onnx")
     names = [value.name for value in onnx.load(source).graph.input]
@@ -296,12 +299,12 @@ def test_a_loop_that_may_not_run_keeps_its_nodes(steps):
     assert not session.bundle.manifest.groups
     (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
     assert stay.reason == "the body of the Loop around it may not run"
-    for columns in (64,) if steps else (64, 63):  # what would fail does not run
+    for columns in (64,) if steps else (64, 63):  # an op that would fail does not run
         feeds = {"steps": np.array(steps), "x": random(1, 64), "states": random(9, columns)}
         np.testing.assert_allclose(session.run(None, feeds), original(model, feeds), rtol=1e-5)
 
 
-def test_what_fails_in_a_body_that_runs_fails():
+def test_an_error_in_a_loop_body_that_runs_is_raised():
     _, session = opened_loop("", "steps = Constant<value = int64 {3}> ()")
     assert session.bundle.manifest.groups
     with pytest.raises(Exception, match="MatMul"):

@@ -1,4 +1,4 @@
-"""A bundle is replaced as a whole: whenever a process dies, the old one or the new one is there."""
+"""Test that a bundle is replaced atomically, even if the process is killed."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def write(number: int, folder):
 
 
 def runs_as(folder) -> set[int]:
-    """Which of the models a bundle computes."""
+    """Return the versions of the model whose results a bundle computes."""
     session = session_on(folder, backend="onnxruntime")
     feeds = adapter_feeds()
     got = session.run(None, feeds)[0]
@@ -41,8 +41,8 @@ def listed(folder) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-# Replaces copies of a bundle in processes that kill themselves, each at a later one of the calls
-# that change names or files.
+# Replace copies of a bundle in processes. Each process kills itself at a later call that changes
+# names or files than the process before.
 DIES = """if True:
     import os, shutil, sys
     from onnxfold.runtime.split_model import split
@@ -77,7 +77,7 @@ DIES = """if True:
 """
 
 
-def test_a_process_that_dies_leaves_a_bundle(tmp_path):
+def test_a_killed_process_leaves_a_complete_bundle(tmp_path):
     onnx.save(version(1), tmp_path / "new.onnx")
     write(0, tmp_path / "old")
     (tmp_path / "old" / "of the user.onnx.data").write_text("keep")
@@ -108,7 +108,7 @@ def test_a_session_never_mixes_two_bundles(tmp_path):
         session_on(tmp_path, backend="iree", strict_backend=True)
 
 
-def test_a_bundle_stays_where_it_is(tmp_path, monkeypatch):
+def test_a_session_finds_its_bundle_in_another_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(0, "b")
     session = session_on("b", backend="onnxruntime")
@@ -118,7 +118,7 @@ def test_a_bundle_stays_where_it_is(tmp_path, monkeypatch):
     assert np.allclose(session.run(None, feeds)[0], original(version(0), feeds)[0], atol=1e-4)
 
 
-def test_the_source_stays(tmp_path):
+def test_files_of_the_source_are_not_overwritten(tmp_path):
     bundle = write(0, tmp_path / "b")
     for source in (bundle.entry, bundle.runtime_fold):
         with pytest.raises(UsageError, match="belongs to the model that is split"):
@@ -190,7 +190,7 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
         ({"runtime_constants": ["a"]}, "damaged manifest"),
         ({"outputs": None}, "damaged manifest"),
         ({"inputs": 5}, "damaged manifest"),
-        # what a later version writes has keys that this one does not know
+        # a later version may write keys that this version does not have
         (
             {"format": 7, "versions": {"onnxfold": "3.1"}, "later": {}},
             "format 7 of onnxfold 3.1; ",
@@ -215,8 +215,8 @@ def disk(tmp_path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("free", [4, 12, 20, 160])
-def test_a_full_disk_keeps_the_bundle_in_use(disk, free):
-    """KiB that are left beside a bundle that takes about 24."""
+def test_a_bundle_is_not_changed_if_the_disk_is_full(disk, free):
+    """The disk has this number of free KiB, and a bundle requires about 24."""
     bundle = disk / "b"
     write(0, bundle)
     session = session_on(bundle, backend="onnxruntime")

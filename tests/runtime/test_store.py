@@ -1,4 +1,4 @@
-"""Folded tensors in files: made once, mapped by all, and nothing is read that cannot be trusted."""
+"""Test that processes fold tensors once, share them in files, and check the files."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def folded(**arrays) -> Folded:
 
 
 def of(cache: FoldCache, key: object, **arrays) -> dict[str, np.ndarray]:
-    """What a cache gives for a key, made of these arrays if it is not there."""
+    """Return the arrays of a key in a cache; if the key is missing, add these arrays."""
     made = cache.get(key, lambda: folded(**arrays) if arrays else pytest.fail("it is there"))
     return {name: array_of(value) for name, value in made.values.items()}
 
@@ -92,13 +92,13 @@ def test_folded_tensors_are_the_initializers_of_a_model(folder):
     assert all(read[name].tobytes() == array.tobytes() for name, array in arrays.items())
 
 
-def test_what_a_file_cannot_hold_is_held_by_each_process(folder):
+def test_tensors_that_a_file_cannot_contain_are_not_written(folder):
     of(FoldCache(folder), "k", text=np.array(["a", "b"]))
     of(FoldCache(folder, max_bytes=100), "k", large=random(100))
     assert not kept(folder)
 
 
-def test_another_cache_finds_it_and_counts(folder):
+def test_another_cache_finds_tensors_and_counts_hits(folder):
     one = FoldCache(folder)
     other = FoldCache(folder)
     of(one, ("k", b"\0"), w=random(9))
@@ -110,7 +110,7 @@ def test_another_cache_finds_it_and_counts(folder):
     assert other.statistics().seconds > 0 and other.statistics().waits == 0
 
 
-def test_versions_and_cpus_do_not_share(folder, monkeypatch):
+def test_versions_and_cpus_do_not_share_tensors(folder, monkeypatch):
     of(FoldCache(folder), "k", w=random(9))
     monkeypatch.setattr("onnxfold.runtime.sessions.cache.cpu_features", lambda: "another")
     of(FoldCache(folder), "k", w=random(9))
@@ -119,7 +119,7 @@ def test_versions_and_cpus_do_not_share(folder, monkeypatch):
     assert len(kept(folder)) == 3
 
 
-def test_threads_and_caches_that_ask_at_the_same_time(folder):
+def test_threads_with_several_caches_fold_once(folder):
     asked = []
     made = []
 
@@ -145,7 +145,7 @@ def test_threads_and_caches_that_ask_at_the_same_time(folder):
 
 
 @pytest.mark.parametrize("where", ["folds", None])
-def test_a_fold_that_fails_lets_the_next_one_try(tmp_path, where):
+def test_a_fold_that_failed_can_be_repeated(tmp_path, where):
     cache = FoldCache(where and tmp_path / where)
     with pytest.raises(ValueError, match="no"):
         cache.get("k", lambda: (_ for _ in ()).throw(ValueError("no")))
@@ -153,13 +153,13 @@ def test_a_fold_that_fails_lets_the_next_one_try(tmp_path, where):
     of(cache, "k", w=random(9))
 
 
-def test_in_memory_the_least_recently_used_goes_first():
+def test_the_least_recently_used_tensors_in_memory_are_evicted_first():
     cache = FoldCache(max_bytes=120)
     for key in "abc":
         of(cache, key, w=random(10))
     of(cache, "a")
     of(cache, "d", w=random(10))
-    made = cache.get("large", lambda: folded(w=random(31)))  # it drives nothing out
+    made = cache.get("large", lambda: folded(w=random(31)))  # evicts nothing
     assert made.nbytes == 124 and cache.statistics().too_large == 1
     for key in "acd":
         of(cache, key)
@@ -175,20 +175,20 @@ def test_a_cleared_cache_gives_memory_back_to_the_system():
     process = psutil.Process()
     for k in range(300):
         of(cache, k, w=random(512, 512))
-        kept.append(bytes(10_000))  # the C library gives back by itself what lies behind it
+        kept.append(bytes(10_000))  # glibc itself frees only memory above the last one
     before = process.memory_info().rss
     cache.clear()
     assert before - process.memory_info().rss > 200 << 20
 
 
-def test_the_folder_keeps_its_bound_and_what_was_used(folder):
+def test_the_folder_keeps_its_limit_and_recently_used_tensors(folder):
     for k in range(3):
         of(FoldCache(folder, max_bytes=10_000), k, w=random(500, seed=k))
         os.utime(max(kept(folder), key=lambda f: f.stat().st_ctime_ns), (k, k))
     held = FoldCache(folder, max_bytes=10_000)
     zero = of(held, 0)["w"]
     os.utime(max(kept(folder), key=lambda f: f.stat().st_mtime), (0, 0))
-    of(held, 0)  # in memory: the file is used all the same
+    of(held, 0)  # a hit in memory counts as a use of the file
     for k in range(3, 6):
         of(FoldCache(folder, max_bytes=10_000), k, w=random(500, seed=k))
         assert size(folder) <= 10_000
@@ -225,7 +225,7 @@ def damage(folder: Path, name: str, change: Callable[[bytes], bytes] | None) -> 
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damaged_tensors_are_made_anew(folder, kind, caplog):
+def test_damaged_tensors_are_folded_again(folder, kind, caplog):
     of(FoldCache(folder), "k", **ARRAYS)
     (key,) = kept(folder)
     before = contents(key)
@@ -234,7 +234,7 @@ def test_damaged_tensors_are_made_anew(folder, kind, caplog):
     assert contents(key) == before and f"{key}: removed" in caplog.text
 
 
-def test_what_is_no_folder_of_tensors_is_not_read(folder, caplog):
+def test_a_file_in_place_of_a_folder_of_tensors_is_not_read(folder, caplog):
     of(FoldCache(folder), "k", **ARRAYS)
     (key,) = kept(folder)
     end_unused_mappings()
@@ -257,7 +257,7 @@ def test_a_folder_that_others_may_write_to_is_refused(folder):
             FoldCache(folder)
 
 
-def test_what_dead_processes_left_is_removed_or_taken_over(folder):
+def test_files_of_dead_processes_are_removed_or_replaced(folder):
     code = """if True:
         import os, sys
         from onnxfold import FoldCache
@@ -265,7 +265,7 @@ def test_what_dead_processes_left_is_removed_or_taken_over(folder):
     """
     for key in "kl":
         subprocess.run([sys.executable, "-c", code, str(folder), key])
-    (left,) = folder.iterdir()  # the second process has removed what the first one left
+    (left,) = folder.iterdir()  # the second process has removed the files of the first
     assert left.name.startswith(".")
     of(FoldCache(folder), "l", w=random(9))
     assert list(folder.iterdir()) == kept(folder) and len(kept(folder)) == 1
@@ -276,7 +276,7 @@ def disk(tmp_path) -> Iterator[Path]:
     yield from mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=64k", "tmpfs")
 
 
-def test_without_room_each_process_has_its_own(disk, caplog):
+def test_each_process_folds_if_the_disk_is_full(disk, caplog):
     of(FoldCache(disk / "folds"), "small", w=random(9))
     for _ in range(2):
         found = of(FoldCache(disk / "folds"), "k", w=random(32, 1024))

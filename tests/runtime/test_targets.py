@@ -1,4 +1,4 @@
-"""Kernels for several CPU levels in one bundle, and options of compilers."""
+"""Test kernels for several CPU levels in one bundle, and options of compilers."""
 
 import json
 import platform
@@ -31,7 +31,7 @@ needs_v3 = pytest.mark.skipif("x86-64-v3" not in cpu_levels(), reason="the CPU h
 
 @pytest.fixture
 def use_level(monkeypatch) -> Iterator[Callable[[str], None]]:
-    """Make this process take its CPU for one that has a level and no higher one."""
+    """Yield a function that hides all CPU features above a level from this process."""
     caches = (cpus.cpu_levels, cpus.cpu_features)
     levels = list(cpus.CPU_LEVELS)
     flags = cpus._cpu_flags()
@@ -154,7 +154,7 @@ def test_onnx_mlir_has_kernels_for_several_levels(adapter, tmp_path, monkeypatch
 @needs_v3
 @pytest.mark.slow
 def test_a_level_that_the_compiler_rejects_is_named(adapter, tmp_path, monkeypatch, caplog):
-    """The double knows no x86-64: there is a kernel for one of the levels only."""
+    """The double rejects x86-64, so there is a kernel for one of the levels only."""
     use_double(tmp_path, monkeypatch)
     arguments = {"backend": "onnx-mlir", "target_cpu": ["x86-64-v3", "generic"]}
     bundle = bundle_of(adapter, tmp_path / "b", *ADAPTER, **arguments)
@@ -203,7 +203,7 @@ def test_targets_that_cannot_be_compiled_are_refused(adapter, tmp_path, use_leve
 
 
 @needs_iree
-def test_bundles_of_the_format_with_one_kernel_are_read(adapter, tmp_path):
+def test_bundles_of_format_1_are_read(adapter, tmp_path):
     bundle_of(adapter, tmp_path, *ADAPTER, backend="iree")
     file = tmp_path / "manifest.json"
     written = json.loads(file.read_text())
@@ -229,8 +229,8 @@ def test_an_option_that_iree_does_not_have_is_an_error(adapter, tmp_path, option
 
 
 @needs_iree
-def test_options_of_the_process_of_the_compiler_are_passed_on(adapter, tmp_path):
-    """IREE's library has options of a session, and others that hold for the whole process."""
+def test_process_options_of_the_compiler_are_passed_on(adapter, tmp_path):
+    """IREE has options of a session and options of the whole process."""
     given = ["--iree-llvmcpu-distribution-size=64", "--iree-vm-target-index-bits=64"]
     bundle = bundle_of(adapter, tmp_path, *ADAPTER, backend="iree", backend_options=given)
     assert [kernel.reason for kernel in bundle.manifest.kernels] == [None]

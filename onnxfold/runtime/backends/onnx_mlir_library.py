@@ -2,12 +2,14 @@
 
 Ownership of memory:
 
-- An input tensor does not own its elements: the array is kept until the call returns.
-- The list of results owns its tensors, and these own their elements unless marked otherwise.
-  Outputs are arrays on these elements, and keep the list and the library alive. The list is
-  destroyed with the last of them.
-- Two outputs can share memory that both own: the ownership of the second one is revoked.
-- Elements without an owner belong to the library or an input; such outputs are copied.
+- An input tensor does not own its elements. They belong to an array, which exists until the call
+  returns.
+- The list of results owns its tensors. A tensor owns its elements unless it is marked otherwise.
+  The outputs are arrays that refer to these elements. They keep the list and the library alive.
+  The list is destroyed when no array refers to it.
+- Two outputs can share memory that both own. Then the second one is marked as not owning.
+  Otherwise, the memory would be freed twice.
+- Elements without an owner belong to the library or to an input. Such outputs are copied.
 """
 
 from __future__ import annotations
@@ -58,21 +60,25 @@ DTYPES: dict[int, np.dtype[Any]] = {
         (21, ml_dtypes.int4),
     )
 }
-"""Element types by their numbers in the API, which are those of ONNX up to 19; 4-bit types take a
-byte each. Strings (8) are pointers to memory with an unknown owner."""
+"""NumPy dtypes by the numbers of element types in the API.
+
+Numbers up to 19 are those of ONNX. An element of a 4-bit type occupies a byte. Strings (8) are not
+supported, because they are pointers to memory with an unknown owner.
+"""
 
 NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
+"""The inverse of `DTYPES`."""
 
 
 class Library:
-    """A shared library compiled by onnx-mlir, which several threads may call."""
+    """A shared library compiled by onnx-mlir. Several threads may call its functions."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
         path = Path(path).absolute()
         if not path.is_file():
             raise CompileError(f"{path.name}: {os.strerror(errno.ENOENT)}")
-        try:  # resolve all symbols now, and hide them from other libraries
+        try:
             self._library = load_library(str(path))
         except OSError as error:
             reason = str(error).removeprefix(f"{path}: ")
@@ -81,7 +87,7 @@ class Library:
             self._declare(name, result, arguments)
 
     def __del__(self) -> None:
-        """Unload the library, which is unused now."""
+        """Unload the library. No array refers to it any more."""
         if self._library is not None:
             unload_library(self._library)
 
@@ -90,20 +96,29 @@ class Library:
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
-        """Call a function with inputs that it was compiled for; return views of its memory."""
+        """Call a function and return its outputs, as views of its memory if possible.
+
+        Args:
+            entry: The name of the function.
+            arrays: The inputs. They must have the dtypes and sizes that the function was compiled
+                for, because it does not check them.
+
+        Raises:
+            CompileError: The function fails, or an output cannot be represented as an array.
+        """
         function = self._declare(entry, c_void_p, (c_void_p,))
-        given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
-        pointer = _input_list(self._library, given)
+        inputs = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
+        input_list = _input_list(self._library, inputs)
         try:
             ctypes.set_errno(0)
-            made = function(pointer)
-            if not made:
+            output_list = function(input_list)
+            if not output_list:
                 code = ctypes.get_errno()
-                why = f": {os.strerror(code)} (errno {code})" if code else ""
-                raise CompileError(f"{entry} failed{why}")
-            return _OutputList(self, made).arrays({a.ctypes.data for a in given})
+                reason = f": {os.strerror(code)} (errno {code})" if code else ""
+                raise CompileError(f"{entry} failed{reason}")
+            return _OutputList(self, output_list).arrays({a.ctypes.data for a in inputs})
         finally:
-            self._library.omTensorListDestroy(pointer)
+            self._library.omTensorListDestroy(input_list)
 
     def _declare(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
         try:
@@ -116,23 +131,23 @@ class Library:
 
 
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
-    """Return a list of input tensors on the memory of arrays; the caller must destroy it."""
+    """Return a list of input tensors that refer to arrays. The caller must destroy the list."""
     tensors = []
     for array in arrays:
         shape = (c_int64 * max(array.ndim, 1))(*array.shape)
         number = NUMBERS[array.dtype]
         tensors.append(api.omTensorCreate(array.ctypes.data, shape, array.ndim, number))
     pointers = (c_void_p * max(len(tensors), 1))(*tensors)
-    made = api.omTensorListCreate(pointers, len(tensors)) if all(tensors) else None
-    if not made:
+    input_list = api.omTensorListCreate(pointers, len(tensors)) if all(tensors) else None
+    if not input_list:
         for tensor in tensors:
             api.omTensorDestroy(tensor)
-        raise CompileError("there is no memory for the inputs")
-    return int(made)
+        raise CompileError("there is not enough memory for the inputs")
+    return int(input_list)
 
 
 class _OutputList:
-    """The list of tensors returned by a function, destroyed when no array refers to it any more."""
+    """The list of tensors returned by a function. It is destroyed when no array refers to it."""
 
     def __init__(self, owner: Library, pointer: int) -> None:
         self._owner = owner
@@ -142,36 +157,39 @@ class _OutputList:
     def __del__(self) -> None:
         self._api.omTensorListDestroy(self._pointer)
 
-    def arrays(self, foreign: set[int]) -> list[Array]:
-        """Return the outputs; elements at an address in ``foreign`` belong to an input."""
+    def arrays(self, input_addresses: set[int]) -> list[Array]:
+        """Return the outputs. Memory at the address of an input is not freed with the list."""
         api = self._api
         owned: set[int] = set()
         found = []
         for index in range(api.omTensorListGetSize(self._pointer)):
             tensor = api.omTensorListGetOmtByIndex(self._pointer, index)
             memory = api.omTensorGetAllocatedPtr(tensor)
-            if api.omTensorGetOwning(tensor) and (memory in owned or memory in foreign):
+            has_owner = memory in owned or memory in input_addresses
+            if api.omTensorGetOwning(tensor) and has_owner:
                 api.omTensorSetOwning(tensor, 0)
             elif api.omTensorGetOwning(tensor) and memory:
                 owned.add(memory)
             found.append((tensor, memory in owned))
-        return [self._array(tensor, owns) for tensor, owns in found]
+        return [self._array(tensor, is_owned) for tensor, is_owned in found]
 
-    def _array(self, tensor: int, owned: bool) -> Array:
+    def _array(self, tensor: int, is_owned: bool) -> Array:
         api = self._api
         rank = api.omTensorGetRank(tensor)
         number = api.omTensorGetDataType(tensor)
         dtype = DTYPES.get(number)
         if dtype is None:
-            raise CompileError(f"an output has the element type {number}, which NumPy has not")
+            raise CompileError(
+                f"an output has the element type {number}, which NumPy does not support"
+            )
         shape = tuple(api.omTensorGetShape(tensor)[:rank]) if rank else ()
         strides = tuple(api.omTensorGetStrides(tensor)[:rank]) if rank else ()
         if 0 in shape:
             return np.empty(shape, dtype)
         if min(strides, default=0) < 0:
-            raise CompileError(f"an output goes backwards in memory: strides {strides}")
+            raise CompileError(f"an output has negative strides: {strides}")
         span = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
         memory = bytes_at(api.omTensorGetDataPtr(tensor), span * dtype.itemsize, self)
-        steps = [s * dtype.itemsize for s in strides]
-        array: Array = np.ndarray(shape, dtype, memory, strides=steps)
-        return array if owned else array.copy()
+        byte_strides = [s * dtype.itemsize for s in strides]
+        array: Array = np.ndarray(shape, dtype, memory, strides=byte_strides)
+        return array if is_owned else array.copy()

@@ -17,13 +17,13 @@ from tests.cpus.machines import MACHINES, Machine, environment_for, set_up
 
 _ROOT = Path(__file__).parents[2]
 _TESTS = ("tests/rules", "tests/kernels", "tests/conformance")
-_LEFT_OUT = (
-    "tests/rules/test_licences.py",  # rules in models of exporters: does not depend on the CPU
-    "tests/kernels/test_untrusted_constants.py",  # limits of time, which emulation exceeds
-    # Wide precision has no bits to compare. On Haswell, a test does not end in minutes (qemu 7.2).
+_EXCLUDED = (
+    "tests/rules/test_licences.py",  # independent of the CPU: rules in models of exporters
+    "tests/kernels/test_untrusted_constants.py",  # emulation exceeds the time limits
+    # Wide precision is not bit-exact. On Haswell, a test takes more than minutes in qemu 7.2.
     "tests/kernels/test_wide.py",
 )
-# Everything that the tests import; the versions are those of this environment.
+# Packages that the tests import. Their versions are those of the current environment.
 _PACKAGES = (
     "click",
     "filelock",
@@ -44,11 +44,11 @@ _PACKAGES = (
 
 
 def main() -> int:
-    """Run the tests on each CPU; return the exit code."""
+    """Run the tests on each CPU, and return the exit code."""
     names = [machine.name for machine in MACHINES]
     parser = argparse.ArgumentParser(prog="python -m tests.cpus", description=__doc__)
-    parser.add_argument("--cpu", action="append", choices=names, help="one of the CPUs; repeatable")
-    parser.add_argument("--set-up", action="store_true", help="run no tests")
+    parser.add_argument("--cpu", action="append", choices=names, help="a CPU; may be repeated")
+    parser.add_argument("--set-up", action="store_true", help="only create environments")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --; default: all")
     arguments = parser.parse_args()
 
@@ -60,7 +60,7 @@ def main() -> int:
         set_up(machine, requirements)
         if arguments.set_up:
             print(f"{machine.name}: {machine.python}")
-        elif _run(machine, arguments.pytest or [*_TESTS, *map("--ignore={}".format, _LEFT_OUT)]):
+        elif _run(machine, arguments.pytest or [*_TESTS, *map("--ignore={}".format, _EXCLUDED)]):
             failed.append(machine.name)
     if failed:
         print(f"failed on {', '.join(failed)}")
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _run(machine: Machine, arguments: list[str]) -> int:
-    """Run pytest on a CPU; return its exit code."""
+    """Run pytest on a CPU, and return its exit code."""
     print(f"== {machine.name} ({machine.vectors})", flush=True)
     plugins = ["-p", "no:cacheprovider", "-p", "tests.cpus.slow_evaluation"]
     command = [machine.python, "-m", "pytest", *plugins, *arguments]

@@ -1,11 +1,11 @@
-"""Emulated CPUs: a Python environment for each of them, in which qemu runs Python.
+"""Create Python environments for emulated CPUs, in which qemu runs Python.
 
 An environment is a folder `build/cpus/NAME` in the form of a virtual environment. Its `bin/python`
 is a script that starts the real Python in qemu. qemu passes the path of the script to Python as
 the name of the program, so that `sys.executable` is the script and child processes are emulated.
 
-Everything is downloaded and unpacked into `build/cpus`. Nothing is installed, and root is not
-required, because apt uses folders there, too.
+All files are downloaded and unpacked into `build/cpus`, which also contains the folders of apt.
+Therefore nothing is installed, and root is not required.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ processor\t: 0
 vendor_id\t: GenuineIntel
 flags\t\t: {flags}
 """
-# onnxruntime ends the process on arm64 if it cannot read these lines.
+# On arm64, onnxruntime ends the process if it cannot read these lines.
 _ARM64_CPUINFO = """\
 processor\t: 0
 BogoMIPS\t: 50.00
@@ -130,7 +130,7 @@ def set_up(machine: Machine, requirements: Sequence[str], qemu: Path | None = No
 def environment_for(machine: Machine) -> dict[str, str]:
     """Return the environment of programs on a machine, without settings for the real CPU."""
     environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
-    # compiled kernels in the user's cache are for the real CPU
+    # The user's cache has kernels that are compiled for the real CPU.
     return {**environment, "XDG_CACHE_HOME": str(machine.folder / "cache")}
 
 
@@ -165,7 +165,7 @@ def _arm64_python(root: Path) -> Path:
 
 
 def _unpack_packages(architecture: str, packages: Sequence[str], target: Path) -> None:
-    """Unpack packages of Debian and their dependencies in a folder."""
+    """Unpack packages of Debian and their dependencies into a folder."""
     state = FOLDER / f"apt-{architecture}"
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""A plugin of pytest for emulated CPUs.
+"""pytest plugin that extends the time limits of evaluations on emulated CPUs.
 
-Evaluations of constants may take the time that they take in an emulator. The rules are loaded
-first: the package is not installed there, so the first access finds them beside it.
+The plugin also loads the rules. The package is not installed there, so the first call of
+`builtin_rule_sets` adds the checkout's `rules` folder to the package.
 """
 
 from onnxfold.fold import evaluation
 from onnxfold.rewrite.rule import builtin_rule_sets
 
-_SLOWDOWN = 20  # of an emulated CPU, roughly
+_SLOWDOWN = 20  # approximate slowdown of an emulated CPU
 evaluation._LEAST_SECONDS *= _SLOWDOWN
 builtin_rule_sets()

@@ -1,4 +1,4 @@
-"""Bundles that are compiled on this machine and run on emulated CPUs, which have no compiler."""
+"""Test bundles with kernels that are compiled on the real CPU and run on emulated CPUs."""
 
 import json
 import platform
@@ -103,7 +103,7 @@ def split(model: onnx.ModelProto, folder: Path, *target_cpu: str) -> Path:
     return folder
 
 
-def test_a_kernel_runs_on_another_cpu_of_its_level(run_on, chain, tmp_path):
+def test_kernel_runs_on_another_cpu_of_its_level(run_on, chain, tmp_path):
     bundle = split(chain, tmp_path / "b", "x86-64-v3")
     place = run_on("Haswell-noTSX", bundle)
     assert (place["backend"], place["target_cpu"]) == ("iree", "x86-64-v3")
@@ -125,7 +125,7 @@ def test_each_cpu_runs_the_kernel_for_its_level(run_on, chain, tmp_path):
         assert (place["backend"], place["target_cpu"]) == ("iree", level)
 
 
-def test_inspect_is_about_the_cpu_on_which_it_runs(run_on, chain, tmp_path):
+def test_inspect_describes_the_current_cpu(run_on, chain, tmp_path):
     bundle = split(chain, tmp_path / "b", "x86-64-v3")
     command = ("-m", "onnxfold", "inspect", bundle, "--json")
     document = json.loads(emulated("Nehalem", *command))

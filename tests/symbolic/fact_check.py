@@ -1,4 +1,4 @@
-"""What the analysis says of every value, against what onnxruntime computes."""
+"""Compare the facts of the analysis about every value with the results of onnxruntime."""
 
 import copy
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from tests.reference_session import reference_session, same_bits
 
 
 class Evaluation:
-    """The values of symbols in one run: a size or element that is a symbol tells it."""
+    """The values of symbols in one run, which come from sizes and elements that are symbols."""
 
     def __init__(self, algebra: Algebra) -> None:
         self._algebra = algebra
         self.atoms: dict[int, int] = {}
 
     def holds(self, number: object, actual: int, bits: int = 64) -> bool:
-        """False if the number is another one in this run; binds a symbol seen first.
+        """Return False if a number differs from `actual` in this run, modulo ``2 ** bits``.
 
-        Elements of so many bits wrap.
+        If the number is a symbol without a value, bind the symbol to `actual` and check its bounds.
         """
         if isinstance(number, Expr):
             atom = self._algebra.atom_of(number)
@@ -34,7 +34,7 @@ class Evaluation:
         return value is None or not (value - actual) % (1 << bits)
 
     def value(self, number: object) -> int | None:
-        """The number in this run; None if it depends on symbols that are not known."""
+        """Return the number in this run, or None if it depends on symbols without a value."""
         if not isinstance(number, Expr):
             return int(number)
         total = 0
@@ -65,7 +65,7 @@ def truncated(a: int, b: int) -> int:
 
 
 SYMBOLS = ("symbol", "exact")
-"""What a run tells: sizes, elements, and sums of elements that wrap."""
+"""Atoms that results of a run bind: sizes, elements, and sums of elements that wrap."""
 FUNCTIONS = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
@@ -81,7 +81,7 @@ FUNCTIONS = {
 
 
 class FactCheck:
-    """All values of a model's main graph, with their facts."""
+    """Checks the facts of all values of a model's main graph."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         opened = storage.from_proto(model)
@@ -101,7 +101,10 @@ class FactCheck:
         self._session = reference_session(widened)
 
     def check(self, feeds: Mapping[str, np.ndarray]) -> int:
-        """Assert that all facts hold in a run; return how many, 0 if onnxruntime refuses feeds."""
+        """Assert that all facts hold in a run, and return their number.
+
+        Return 0 if onnxruntime rejects the feeds.
+        """
         names = [o.name for o in self._session.get_outputs()]
         try:
             results = self._session.run(None, dict(feeds))

@@ -1,4 +1,4 @@
-"""A model as text, rewritten by the symbolic passes, compared with the original at many sizes."""
+"""Rewrite models with the symbolic passes, and compare them with the originals at many sizes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,14 @@ Feeds = Mapping[str, np.ndarray]
 
 
 class Rewritten:
-    """The model, or that of a graph's text, before and after; onnx must know ops to check them."""
+    """A model before and after it is rewritten.
+
+    Args:
+        model: The model, or the text of its graph.
+        opset: The opset for a text.
+        is_checked: Whether onnx checks the result, which requires that it defines all ops.
+        options: Options of the first run of the pass.
+    """
 
     def __init__(
         self,
@@ -49,13 +56,13 @@ class Rewritten:
         self._sessions = [reference_session(self.before), reference_session(self.after)]
 
     def constant(self, name: str) -> list[int]:
-        """The elements of the initializer that a node's output named ``name`` reads last."""
+        """Return the elements of the last operand of the node with an output ``name``."""
         node = next(n for n in self.after.graph.node if name in n.output)
         found = {t.name: t for t in self.after.graph.initializer}
         return onnx.numpy_helper.to_array(found[node.input[-1]]).tolist()
 
     def check(self, *several: Feeds) -> None:
-        """Both give the same bits for all feeds that the original accepts; it accepts some."""
+        """Assert equal results for all feeds that the original accepts, which are at least one."""
         refused: list[str] = []
         for feeds in several:
             try:

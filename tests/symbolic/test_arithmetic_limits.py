@@ -1,4 +1,4 @@
-"""Sums and products of sizes that runtimes do not compute exactly."""
+"""Test sums and products of integers that overflow or that onnxruntime does not compute exactly."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from onnxfold import optimize
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceProd"])
 @pytest.mark.parametrize("factors", [(2**62 - 1, -1), (2**53 + 1, 5), (2**40, 2**40), (7, -3)])
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_reduction_is_what_onnxruntime_makes_of_it(op, factors, level):
+def test_reductions_agree_with_onnxruntime(op, factors, level):
     text = f"""g (float[2, 3] x) => (int64 y)
         {{ s = Shape (x) p = Mul (s, c) y = {op} <keepdims = 0> (p) }}"""
     model = with_weights(parse(text, 18), c=factors)
@@ -37,7 +37,7 @@ WRAPPING = (
 
 @pytest.mark.parametrize("nodes", WRAPPING)
 @pytest.mark.parametrize(("kind", "bits"), [("int32", 32), ("int64", 64)])
-def test_sums_of_elements_that_are_any_integers_wrap(nodes, kind, bits):
+def test_sums_of_arbitrary_integers_wrap(nodes, kind, bits):
     to, other = (6, 7) if kind == "int32" else (7, 6)
     nodes = nodes.replace("KIND", str(to)).replace("OTHER", str(other))
     text = f"""g ({kind}[2] x) => ({kind}[2] y)

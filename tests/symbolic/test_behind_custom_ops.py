@@ -1,4 +1,4 @@
-"""What stays known behind ops that ONNX does not define, in models that onnxruntime wrote, too."""
+"""Test facts about values that depend on ops that ONNX does not define."""
 
 import logging
 from pathlib import Path
@@ -23,7 +23,7 @@ def parse(text: str) -> onnx.ModelProto:
 
 
 def optimized(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """The model as onnxruntime's own optimizer writes it for any processor."""
+    """Return the model that onnxruntime's optimizer writes, without optimizations for one CPU."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
@@ -51,7 +51,7 @@ def attention() -> onnx.ModelProto:
     return with_weights(parse(ATTENTION), w=floats(32, 32), g=floats(32), c=floats(32))
 
 
-def test_attention_that_onnxruntime_fused(tmp_path):
+def test_attention_fused_by_onnxruntime(tmp_path):
     model = optimized(attention(), tmp_path / "o.onnx")
     fused = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
     assert "FusedMatMul" in fused
@@ -61,7 +61,7 @@ def test_attention_that_onnxruntime_fused(tmp_path):
 
 
 @pytest.mark.parametrize("path", MODELS)
-def test_real_models_that_onnxruntime_optimized(path, tmp_path):
+def test_real_models_optimized_by_onnxruntime(path, tmp_path):
     model = optimized(onnx.load(ROOT / path), tmp_path / "o.onnx")
     check = FactCheck(model)
     for feeds in MODELS[path]:
@@ -81,8 +81,8 @@ IMAGE = """g (float[B,3,H,W] x) => (float[B,M] y)
 }"""
 
 
-def test_sizes_behind_a_fused_convolution_are_expressions():
-    """The sum has the sizes of its second operand: what the Resize gives is not asked for."""
+def test_sizes_after_a_fused_convolution_are_expressions():
+    """The sum has the sizes of its second operand, so the sizes of the Resize are not needed."""
     model = with_weights(parse(IMAGE), w=floats(4, 3, 3, 3), v=floats(4, 4, 3, 3))
     check = FactCheck(model)
     feeds = inputs([(1, 3, 8, 8), (2, 3, 9, 13), (1, 3, 5, 16)])
@@ -103,7 +103,7 @@ OTHERS = """g (float[B,S,32] x, float[4] w) => (float z, int64[4] s)
 }"""
 
 
-def test_an_op_that_nobody_knows_leaves_the_rest_known():
+def test_facts_about_values_after_an_unknown_op():
     model = with_weights(parse(OTHERS), one=[0])
     opened = storage.from_proto(model)
     analysis = ModelFacts(opened).types
@@ -117,8 +117,8 @@ def test_an_op_that_nobody_knows_leaves_the_rest_known():
     assert facts["v"].rank == 3
 
 
-def test_what_onnxruntime_refuses_stays_unknown(caplog):
-    """Wrong operands, attributes and versions, and ops that it does not have."""
+def test_results_of_invalid_nodes_are_unknown(caplog):
+    """onnxruntime rejects their operands, attributes or versions, or does not have the op."""
     caplog.set_level(logging.WARNING)
     refused = [
         "c = com.microsoft.Attention<num_heads=0>(x)",

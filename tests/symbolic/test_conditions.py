@@ -1,7 +1,7 @@
-"""Conditions of Ifs with an outcome after which the run fails: they have the other one.
+"""Test conditions of If nodes that are decided because the run fails after one of the outcomes.
 
-TorchScript writes ``x.squeeze(axis)`` as an If, whose result has no rank, and scripted recurrent
-layers look at the rank of what they get.
+TorchScript exports ``x.squeeze(axis)`` as an If, whose result has no known rank. Scripted recurrent
+layers check the rank of their operand.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from reference_session import OLD_ONNXRUNTIME, reference_session
 from symbolic_check import Rewritten, floats, parse, rewrite
 
 NUMBERS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, int64 two = {2}"""
-# n, 3, L
+# x has the shape (N, 3, L)
 SQUEEZED = """s = Shape<start=2>(x)  is_one = Equal(s, one)
     y = If(is_one) <then_branch = t () => (float[] a) { a = Squeeze(x, last) },
                     else_branch = e () => (float[] b) { b = Identity(x) }>"""
-# which an LSTM takes with a batch of 1 where it has two axes
+# q has three axes, as recurrent ops require, only if y has two axes
 BATCHED = """k = Shape(y)  n = Size(k)  is_flat = Equal(n, two)  is_batched = Not(is_flat)
     z = If(is_batched) <then_branch = t2 () => (float[] c) { c = Unsqueeze(y, zero) },
                         else_branch = e2 () => (float[] d) { d = Identity(y) }>
@@ -44,14 +44,14 @@ def test_squeeze_before_a_recurrent_layer(op: str, gates: int):
 
 @pytest.mark.parametrize("node", ["o = Conv(y, v)", "p = Transpose<perm=[1, 0, 2]>(y)  o = Exp(p)"])
 def test_squeeze_before_others(node: str):
-    """They take the result where nothing was squeezed."""
+    """These nodes require the rank of the result without the Squeeze."""
     model = rewritten(f"{SQUEEZED} {node}", ", float[4,3,1] v", "float[A,B,C] o")
     assert model.ops["If"] == model.ops["Equal"] == 0
     model.check(*({**feeds(n), "v": floats(4, 3, 1)} for n in (1, 2, 3)))
 
 
 def test_within_a_branch():
-    """Of the branch that runs with a condition, and of the other one, each by itself."""
+    """Nodes of a branch decide the conditions in the same branch."""
     model = rewritten(
         f"""o = If(is_wide) <
             then_branch = t3 () => (float[A,B,C,D] o1) {{
@@ -67,7 +67,7 @@ def test_within_a_branch():
 @pytest.mark.parametrize(
     "nodes",
     [
-        pytest.param(f"{SQUEEZED} o = Relu(y)", id="any rank will do"),
+        pytest.param(f"{SQUEEZED} o = Relu(y)", id="any rank is accepted"),
         pytest.param(
             f"{SQUEEZED} {BATCHED} p = LSTM<hidden_size=1>(q, w, r)  o = Relu(y)", id="unused"
         ),
@@ -90,11 +90,11 @@ def test_within_a_branch():
         pytest.param(
             f"""{SQUEEZED} m = Slice(x, zero, zero, zero)  j = ReduceSum<keepdims=0>(m, last)
                 o = Concat<axis=0>(y, j)""",
-            id="a Concat takes what is empty",
+            id="Concat accepts empty operands",
         ),
     ],
 )
-def test_what_may_have_either_outcome(nodes: str):
+def test_conditions_with_two_possible_outcomes_are_kept(nodes: str):
     model = rewritten(nodes, results="float o")
     assert model.ops["If"] >= 1
     model.check(*(feeds(n) for n in (1, 2, 3)))
@@ -118,9 +118,9 @@ def test_what_may_have_either_outcome(nodes: str):
         ),
     ],
 )
-@pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 crashes on recurrent ops of a rank")
-def test_onnxruntime_refuses_what_is_taken_to_be_refused(node: str, shapes: list[tuple[int, ...]]):
-    """If the rank is not known when it loads the model, it looks when it runs."""
+@pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 crashes on some ranks of operands")
+def test_onnxruntime_rejects_ranks_that_the_analysis_excludes(node: str, shapes: list[tuple[int, ...]]):
+    """onnxruntime checks a rank in the run if the rank is not known when the model is loaded."""
     model = parse(f"g (float[] x, float[] w, float[] r) => (float[] o) {{ {node} }}")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
@@ -134,7 +134,7 @@ WINDOW = "<float[2,1,3] w = {1,2,3,4,5,6}, int64[1] one = {1}, int64[1] two = {2
 
 
 @pytest.mark.parametrize("where", ["unused", "branch"])
-def test_a_node_that_may_not_run_says_nothing(where):
+def test_a_node_that_may_not_run_gives_no_facts(where):
     convolved = "z = Exp(x)"
     if where == "branch":
         convolved = """z = If(k) <then_branch = t () => (float[B,2,M] p) {

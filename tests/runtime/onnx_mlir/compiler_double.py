@@ -1,10 +1,11 @@
-"""A test double of the program ``onnx-mlir``: its options, files and exit codes, for a few ops.
+"""A test double of the program ``onnx-mlir``, which compiles models of a few ops.
 
-It takes the place of the real compiler where there is none, so that compiling, loading and running
-can be tested as a whole: it makes C of the model and gives that to the system's compiler. Of the
-real one it has the command line, the names of the files, the exported functions and the exit codes;
-code for anything but simple float32 models it has not. ``DOUBLE_BODY`` is C to run instead of the
-model, ``DOUBLE_CALLS`` a file to write the arguments to.
+It replaces the real compiler in tests of compiling, loading and running kernels. It translates the
+model to C and runs the system's C compiler. Command line, file names, exported functions and exit
+codes are those of the real compiler. Only simple float32 models are supported.
+
+The environment variable ``DOUBLE_BODY`` is C code to run instead of the model. ``DOUBLE_CALLS`` is
+the path of a file to which the double appends its arguments.
 """
 
 import os
@@ -37,7 +38,7 @@ def fail(code: int, message: str) -> None:
 
 
 def die(assertion: str) -> None:
-    """As a program that was compiled with assertions does."""
+    """Print the message of a failed assertion and a stack dump, and abort, as LLVM programs do."""
     print(
         f"onnx-mlir: Passes.cpp:7: void lower(): Assertion `{assertion}' failed.",
         "PLEASE submit a bug report to the project",

@@ -15,7 +15,7 @@ CC = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name
 
 
 def build(source: Path, target: Path, *flags: str) -> Path:
-    """Compiles a C file to a shared library, as the linker of onnx-mlir would."""
+    """Compile a C file to a shared library like those of onnx-mlir."""
     if CC is None:
         pytest.skip("there is no C compiler")
     command = [CC, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-I", HERE, *flags]
@@ -25,7 +25,7 @@ def build(source: Path, target: Path, *flags: str) -> Path:
 
 
 class Counts:
-    """What a library of the tests counts."""
+    """The counters of a test library."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
@@ -37,7 +37,7 @@ class Counts:
         ctypes.c_int64.in_dll(self._library, f"test_{name}").value = value
 
     def alive(self) -> tuple[int, int, int, int]:
-        """Tensors, lists and buffers that are alive, and wrong frees so far."""
+        """Return the numbers of live tensors, lists and buffers, and of wrong frees."""
         return self["tensors"], self["lists"], self["buffers"], self["wrong_frees"]
 
 
@@ -48,7 +48,7 @@ def model_library(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def counts(model_library) -> Iterator[Counts]:
-    """Its counters. A test ends with nothing alive that was not before, nothing freed wrongly."""
+    """Return the counters of the library, and assert that a test has no leaks and wrong frees."""
     found = Counts(model_library)
     before = found.alive()
     yield found
@@ -66,7 +66,7 @@ def tagged_library(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture
 def clean_path(tmp_path, monkeypatch) -> Path:
-    """A folder on the PATH for programs, and no compiler or engine of this machine."""
+    """Set the PATH to a folder of programs that has no compiler or engine of this machine."""
     for name in ("ONNXFOLD_ONNX_MLIR", "ONNXFOLD_CONTAINER_ENGINE", "ONNXFOLD_ONNX_MLIR_IMAGE"):
         monkeypatch.delenv(name, raising=False)
     if CC is None:
@@ -93,7 +93,7 @@ def work() -> Iterator[Path]:
 
 
 class Engine:
-    """The double of a container engine, and what it was asked."""
+    """The test double of a container engine, and its recorded calls."""
 
     IMAGE = "sha256:" + "5eed" * 16
 

@@ -1,7 +1,7 @@
-"""A test double of ``docker`` and ``podman``: it records what it is asked, and runs the compiler.
+"""A test double of ``docker`` and ``podman``, which records its calls and runs the compiler.
 
-What it does is in ``engine.json`` of the folder ``ENGINE_DOUBLE``: the images that it has, and what
-happens when one is run. It sees to it that nothing outside the mounted folders is named.
+The file ``engine.json`` in the folder ``ENGINE_DOUBLE`` contains the images of the double, and the
+behavior of a run. The double rejects arguments with paths outside of the mounted folder.
 """
 
 import csv
@@ -73,7 +73,7 @@ def run(words: list[str], behaviour: dict) -> None:
             fail(3, f"{word} is not mounted")
     (STATE / "environment.json").write_text(json.dumps(sorted(os.environ)))
     command = [sys.executable, str(HERE / "compiler_double.py"), *words]
-    environment = {k: os.environ[k] for k in ("PATH",)}  # none of the caller's reaches a container
+    environment = {k: os.environ[k] for k in ("PATH",)}  # containers do not inherit the caller's
     raise SystemExit(subprocess.run(command, cwd=options["workdir"], env=environment).returncode)
 
 

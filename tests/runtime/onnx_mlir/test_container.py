@@ -1,4 +1,4 @@
-"""Containers that an engine really runs: a compiler's stand-in in an image made from scratch."""
+"""Test containers of real engines, with a stub of the compiler in a new image."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from onnxfold.runtime.backends.base import CompileError, work_folder
 from onnxfold.runtime.backends.onnx_mlir import OnnxMlir, Tool, find_tool
 
 PATIENCE = 600
-"""Seconds after which a test gives up; a busy machine needs some of them."""
+"""Time limit in seconds, long enough for a busy machine."""
 IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"
 
 
@@ -34,7 +34,7 @@ def engine(request) -> Iterator[str]:
 
 @pytest.fixture
 def tool(engine, monkeypatch, tmp_path) -> Tool:
-    """The compiler in the image, and a folder of the test's own for temporary files."""
+    """Return the compiler in the image, and set a new folder for temporary files."""
     monkeypatch.delenv("ONNXFOLD_ONNX_MLIR", raising=False)
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", engine)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR_IMAGE", IMAGE)
@@ -53,7 +53,7 @@ def running(tool: Tool) -> list[str]:
     return containers(tool.program, tool.image)
 
 
-def test_what_it_writes_is_the_user_s(tool, tmp_path):
+def test_files_belong_to_the_user(tool, tmp_path):
     built = OnnxMlir().compile(b"a model", tmp_path / "kernel", seconds=PATIENCE)
     assert [file.read_text() for file in built.files] == ["library\n"]
     status = built.files[0].stat()
@@ -62,7 +62,7 @@ def test_what_it_writes_is_the_user_s(tool, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a:colon", "a,comma", 'a"quote', "two words", "a\\slash"])
-def test_the_folder_may_have_any_name(tool, tmp_path, monkeypatch, name):
+def test_folder_may_have_any_name(tool, tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
     with work_folder() as folder:
@@ -71,7 +71,7 @@ def test_the_folder_may_have_any_name(tool, tmp_path, monkeypatch, name):
         assert (folder / "made").read_text() == "content"
 
 
-def test_exit_codes_and_messages_come_out(tool):
+def test_exit_codes_and_messages_are_reported(tool):
     with work_folder() as folder:
         with pytest.raises(CompileError, match=r"^onnx-mlir failed \(exit code 14\): no$"):
             tool.run(folder, ["sh", "-c", "echo 'error: no' >&2; exit 14"], PATIENCE)
@@ -80,14 +80,14 @@ def test_exit_codes_and_messages_come_out(tool):
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.1, 0.2, 0.3, 0.45, 0.7, 2])
-def test_it_can_be_ended_at_any_moment(tool, seconds):
+def test_container_can_be_ended_at_any_moment(tool, seconds):
     with pytest.raises(CompileError, match="longer than"), work_folder() as folder:
         tool.run(folder, ["sleep", "infinity"], seconds)  # process 1, which ignores SIGTERM
     assert not running(tool)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
-def test_it_ends_with_its_caller(tool, tmp_path, name):
+def test_container_ends_with_its_caller(tool, tmp_path, name):
     program = (
         "from onnxfold.runtime.backends.base import work_folder\n"
         "from onnxfold.runtime.backends.onnx_mlir import find_tool\n"
@@ -104,13 +104,13 @@ def test_it_ends_with_its_caller(tool, tmp_path, name):
     while running(tool) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running(tool)
-    # what it left is removed by the next process
+    # the next process removes remaining folders
     subprocess.run([sys.executable, "-c", program.format(0)], check=True)
     assert not os.listdir(tmp_path / "temporary")
 
 
 STUB = """#!/bin/sh
-# runs what it is given; of a compiler's arguments it makes a library, after a while
+# runs its arguments as a command; with arguments of a compiler, writes a library after a while
 case $1 in
 -*) while [ "$1" != -o ]; do shift; done; sleep 0.3 & wait; echo library > "$2.so" ;;
 *) exec "$@" ;;
@@ -119,7 +119,7 @@ esac
 
 
 class NoEngineError(Exception):
-    """Containers cannot be run here; the message says why in one line."""
+    """Containers cannot run on this machine. The message is one line."""
 
 
 def asked(*command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -127,10 +127,10 @@ def asked(*command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[byte
 
 
 def made_image(engine: str, name: str) -> str:
-    """Give an engine the image, under a name; return the engine's path.
+    """Import the image into an engine, and return the path of the engine.
 
     Raises:
-        NoEngineError: The engine is not there, or does not run the image.
+        NoEngineError: The engine is not installed, or does not run the image.
     """
     path = shutil.which(engine)
     if path is None:
@@ -147,22 +147,22 @@ def made_image(engine: str, name: str) -> str:
 
 
 def containers(engine: str, image: str) -> list[str]:
-    """The names of those that are made of an image, running or not."""
+    """Return the names of the containers of an image, running or not."""
     options = ("--all", f"--filter=ancestor={image}", "--format={{.Names}}")
     return asked(engine, "ps", *options).stdout.decode().split()
 
 
 def _file_system(name: str) -> bytes:
-    """A shell that needs no libraries, and the stub."""
+    """Return a tar archive with a statically linked shell and the stub."""
     shell = shutil.which("busybox")
     if shell is None:
-        raise NoEngineError("there is no busybox to make an image of (package busybox-static)")
+        raise NoEngineError("busybox is not installed; install the package busybox-static")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for path, data in (
             ("bin/busybox", Path(shell).read_bytes()),
             ("usr/local/bin/onnx-mlir", STUB.encode()),
-            ("name", name.encode()),  # so that no other image is the same
+            ("name", name.encode()),  # no other image has the same content
         ):
             member = tarfile.TarInfo(path)
             member.mode = 0o755

@@ -1,4 +1,7 @@
-"""The files in docker/ fit each other, the project and the backend. Building needs an engine."""
+"""Test that the files in docker/ match each other, the project and the backend.
+
+The tests do not build the image, which requires a container engine.
+"""
 
 import re
 import subprocess
@@ -18,7 +21,7 @@ COMPOSE = (DOCKER / "compose.yaml").read_text()
 README = (DOCKER / "README.md").read_text()
 
 
-def test_the_image_is_pinned_by_a_digest_that_must_be_given():
+def test_image_is_pinned_by_a_required_digest():
     assert re.findall(r"^ARG (ONNX_MLIR_\w+)(.*)$", DOCKERFILE, re.MULTILINE) == [
         ("ONNX_MLIR_IMAGE", f"={UPSTREAM_IMAGE}"),
         ("ONNX_MLIR_DIGEST", ""),
@@ -31,7 +34,7 @@ def test_the_image_is_pinned_by_a_digest_that_must_be_given():
     assert "${ONNX_MLIR_DIGEST:?" in COMPOSE
 
 
-def test_what_is_copied_is_there_and_not_left_out():
+def test_copied_files_exist_and_are_not_ignored():
     copied = re.findall(r"^COPY (.*) \S+$", DOCKERFILE, re.MULTILINE)
     names = [name for line in copied for name in line.split()]
     lines = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
@@ -41,20 +44,20 @@ def test_what_is_copied_is_there_and_not_left_out():
     assert {"pyproject.toml", "README.md", "LICENSE", "onnxfold", "rules"} <= set(names)
 
 
-def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
+def test_readme_shows_the_command_line(tmp_path):
     shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
     folder = Path("/DIR")
     container = Tool("docker", "", "sha256:ID", ("--memory=BYTES", "--user=UID:GID"))
     arguments = commands.arguments(commands.flags(), "--EmitLib", "NAME", folder, "NAME")
     words = container.command(folder, arguments, "onnxfold-RANDOM")
     made = [word.replace("/DIR", "DIR") for word in words]
-    # on another kind of machine, and for an older CPU, they are not there
+    # other machines and older CPUs have no such options
     target = {w for w in shown if w.startswith(("--march", "--mcpu"))} - set(made)
     assert [w for w in shown if w not in target] == made
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:" + "ab" * 32])
-def test_pulling(engine, digest):
+def test_pull_prints_the_reference_of_the_image(engine, digest):
     reference = f"{UPSTREAM_IMAGE}@{digest}" if digest else f"{UPSTREAM_IMAGE}:latest"
     engine.does(images={reference: Engine.IMAGE})
     done = subprocess.run([DOCKER / "pull", *digest.split()], capture_output=True, text=True)
@@ -63,7 +66,7 @@ def test_pulling(engine, digest):
     assert done.stdout.endswith(f"export {IMAGE}={reference}\n")
 
 
-def test_pulling_asks_the_next_engine_if_one_does_not_answer(engine, clean_path, monkeypatch):
+def test_pull_uses_the_next_engine_if_one_does_not_answer(engine, clean_path, monkeypatch):
     engine.does(down="Cannot connect to the Docker daemon")
     done = subprocess.run([DOCKER / "pull"], capture_output=True, text=True)
     assert done.returncode == 1

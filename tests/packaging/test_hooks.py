@@ -1,4 +1,4 @@
-"""What other repositories run: the pre-commit hook and the GitHub Action."""
+"""Test the pre-commit hook and the GitHub Action, which other repositories run."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
-def test_the_hook_optimizes_in_place_and_then_changes_nothing(tmp_path: Path):
+def test_hook_optimizes_in_place(tmp_path: Path):
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     (tmp_path / "a folder").mkdir()
     model = tmp_path / "a folder" / "swin.onnx"
@@ -39,7 +39,7 @@ def test_the_hook_optimizes_in_place_and_then_changes_nothing(tmp_path: Path):
     assert model.read_bytes() == (tmp_path / "expected.onnx").read_bytes()
 
 
-def test_the_action(tmp_path: Path):
+def test_action(tmp_path: Path):
     action = yaml.safe_load((ROOT / ".github/actions/optimize/action.yml").read_text())
     step = action["runs"]["steps"][-1]
     folder = tmp_path / "models" / "deep"

@@ -1,4 +1,4 @@
-"""Imports point one way: what is below knows nothing of what is above."""
+"""Test that modules import only modules of lower layers."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from processes import python
 
 ROOT = Path(__file__).parents[2]
 
-# From the bottom up; those of one line do not import each other.
+# Layers from low to high. Parts of one layer do not import each other.
 LAYERS = (
     ("ir.onnx_ir_private", "support.system"),
     ("support.cpu_family", "support.errors", "support.forks", "support.lazy_imports"),
@@ -59,8 +59,8 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FOLDERS = {name.partition(".")[0] for name in RANK if "." in name}
 MOST_ENTRIES = 12
 
-# What is in some of the rooms, likewise.
-INSIDE = {
+# Modules of a part in the same order.
+ORDER_INSIDE = {
     "rewrite": (
         "conditions",
         "matched",
@@ -76,7 +76,7 @@ INSIDE = {
 
 
 def part_of(module: str) -> str:
-    """The longest name in the list that a module is, or is in."""
+    """Return the part that contains a module: the longest matching name in `LAYERS`."""
     names = module.split(".")
     for count in range(len(names), 0, -1):
         name = ".".join(names[:count])
@@ -86,12 +86,12 @@ def part_of(module: str) -> str:
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """Every module of the package with the part of it that it belongs to."""
+    """Yield the part and the path of every module of the package."""
     for path in sorted((ROOT / "onnxfold").rglob("*.py")):
         names = path.relative_to(ROOT / "onnxfold").with_suffix("").parts
         module = ".".join(names).removesuffix(".__init__")
         if module in FOLDERS:
-            assert not imported(path), f"{path}: a folder of parts imports nothing"
+            assert not imported(path), f"{path}: a folder of parts must not import modules"
         elif module not in ("__init__", "__main__"):
             yield part_of(module), path
     for path in sorted((ROOT / "rules").glob("*.py")):
@@ -99,13 +99,13 @@ def files() -> Iterator[tuple[str, Path]]:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of the package that a file imports, without the package's name."""
+    """Return the modules of the package that a file imports, without the package's name."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are absolute"
+            assert not node.level, f"{path}: imports must be absolute"
             module = node.module or ""
             is_folder = module == "onnxfold" or module.removeprefix("onnxfold.") in FOLDERS
             names = [f"{module}.{alias.name}" for alias in node.names] if is_folder else [module]
@@ -115,12 +115,12 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_every_part_has_its_place() -> None:
+def test_every_part_is_in_a_layer() -> None:
     assert {part for part, _ in files()} == set(RANK)
 
 
 @pytest.mark.parametrize("part", [name for names in LAYERS for name in names])
-def test_imports_point_down(part: str) -> None:
+def test_parts_import_lower_layers_only(part: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports onnxfold.{other}"
         for owner, path in files()
@@ -131,30 +131,32 @@ def test_imports_point_down(part: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_package_has_few_entries() -> None:
+def test_package_has_few_entries() -> None:
     folder = ROOT / "onnxfold"
     entries = {path.relative_to(folder).parts[0] for path in folder.rglob("*.py")}
     entries -= {"__init__.py", "__main__.py"}
     assert len(entries) <= MOST_ENTRIES, sorted(entries)
 
 
-@pytest.mark.parametrize(("room", "name"), [(room, n) for room in INSIDE for n in INSIDE[room]])
-def test_imports_inside_of_a_room_point_one_way(room: str, name: str) -> None:
-    folder = ROOT / "onnxfold" / room
+@pytest.mark.parametrize(
+    ("part", "name"), [(part, n) for part in ORDER_INSIDE for n in ORDER_INSIDE[part]]
+)
+def test_imports_inside_of_a_part_have_one_direction(part: str, name: str) -> None:
+    folder = ROOT / "onnxfold" / part
     paths = [*folder.glob(f"{name}.py"), *folder.glob(f"{name}/**/*.py")]
     assert paths
-    below = INSIDE[room][: INSIDE[room].index(name) + 1]
+    below = ORDER_INSIDE[part][: ORDER_INSIDE[part].index(name) + 1]
     wrong = {
         f"{path.relative_to(ROOT)} imports {other}"
         for path in paths
         for module in imported(path)
-        if module.startswith(f"{room}.")
+        if module.startswith(f"{part}.")
         if (other := module.split(".")[1]) not in below
     }
     assert not wrong, "\n".join(sorted(wrong))
 
 
-def test_constants_are_computed_behind_one_door() -> None:
+def test_only_one_module_imports_engines() -> None:
     engines = ROOT / "onnxfold" / "fold" / "engines.py"
     evaluation = ROOT / "onnxfold" / "fold" / "evaluation.py"
     for part in ("fold", "ir", "ops", "passes", "rewrite"):
@@ -167,8 +169,8 @@ def test_constants_are_computed_behind_one_door() -> None:
             assert path == engines or "evaluate_isolated" not in text, path
 
 
-def test_onnx_ir_is_used_by_its_public_api() -> None:
-    """But for one module, which says why."""
+def test_private_names_of_onnx_ir_are_not_used() -> None:
+    """The exceptions are `onnx_ir_private`, which contains the reasons, and `lazy_imports`."""
     private = re.compile(
         r"onnx_ir\._|from onnx_ir import _|[a-z]\._(uses|inputs|outputs|producer|graph|add_usage)\b"
     )
@@ -194,7 +196,7 @@ assert model.graph.num_nodes() < 200
 """
 
 
-def test_the_rules_are_found():
+def test_rules_are_found_without_installation():
     python("-c", PROGRAM, ROOT, cwd=ROOT)
 
 

@@ -40,7 +40,7 @@ POSIX_ONLY = {
     "tests/packaging/test_read_only.py": MODES,
     "tests/portability/test_simulations.py": "simulates other systems itself",
     f"{ONNX_MLIR}/test_container.py": CONTAINERS,
-    f"{ONNX_MLIR}/test_double.py::test_by_a_container_it_is_the_same": CONTAINERS,
+    f"{ONNX_MLIR}/test_double.py::test_kernels_can_be_compiled_in_a_container": CONTAINERS,
     f"{ONNX_MLIR}/test_double.py::test_stages_need_a_compiler": CONTAINERS,
     f"{ONNX_MLIR}/test_tool.py": CONTAINERS,
     f"{COMPILE_AHEAD}::test_the_reason_names_a_killed_compilation": SIGNALS,

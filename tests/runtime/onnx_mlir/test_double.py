@@ -1,4 +1,4 @@
-"""From model to results, with a test double of the compiler; see compiler_double.py."""
+"""Test onnx-mlir from model to results, with the test double in compiler_double.py."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def split_adapter(adapter, folder, backend="onnx-mlir", **arguments):
     return bundle_of(adapter, folder, *ADAPTER, backend=backend, **arguments)
 
 
-def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
+def test_kernels_can_be_compiled_in_a_container(engine, adapter, tmp_path):
     bundle = split_adapter(adapter, tmp_path / "b")
     assert bundle.manifest.kernels[0].reason is None
     assert bundle.manifest.kernels[0].key["maker"] == f"image {Engine.IMAGE}"
@@ -55,7 +55,7 @@ def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
     assert_runs(bundle, adapter, adapter_feeds(), "onnx-mlir")
 
 
-def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compiler, adapter):
+def test_folded_tensors_outlive_the_session(compiler, adapter):
     session = session_on(adapter, *ADAPTER, backend="onnx-mlir")
     feeds = adapter_feeds()
     handle = session.fold({name: feeds[name] for name in ADAPTER})
@@ -93,7 +93,7 @@ except onnxfold.OnnxFoldError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds private memory")
 @pytest.mark.parametrize("limit", ["AS", "DATA"])
 def test_a_kernel_is_not_called_beyond_the_limits_of_the_process(compiler, limit):
-    """The double, too, does not look at what malloc returns."""
+    """Like the real compiler, the double does not check the results of malloc."""
     command = [sys.executable, "-c", LIMITED, limit]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, "backend='onnx-mlir'" in done.stdout) == (0, True), done.stderr
@@ -123,7 +123,7 @@ def test_other_types_are_checked_and_folded(compiler, tmp_path, dtype):
     assert placements[0].backend == "onnx-mlir"
 
 
-def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_path):
+def test_weights_are_inputs_and_scalars_are_in_the_kernel(compiler, tmp_path):
     model = parse(
         """g (float[n, 300] x, float[300] r) => (float[n, 300] y) {
             scaled = Mul(w, r)
@@ -142,7 +142,7 @@ def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path):
+def test_kernel_of_another_compiler_is_replaced(compiler, adapter, tmp_path):
     first = split_adapter(adapter, tmp_path / "1").manifest.kernels[0]
     assert split_adapter(adapter, tmp_path / "2").manifest.kernels[0] == first
     os.utime(compiler, (0, 0))
@@ -153,7 +153,7 @@ def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path)
 
 
 @pytest.mark.slow
-def test_options_reach_the_compiler_and_are_part_of_the_key(
+def test_options_are_passed_to_the_compiler_and_part_of_the_key(
     compiler, adapter, tmp_path, monkeypatch
 ):
     calls = tmp_path / "calls"
@@ -164,10 +164,10 @@ def test_options_reach_the_compiler_and_are_part_of_the_key(
     assert own.reason is None and own.file != plain.file
     words = own.key["flags"].split()
     assert words[-2:] == given and "-O3" not in words and "--mcpu=x86-64-v3" not in words
-    assert own.key["cpu"] == cpu_features()  # no other CPU is known to run it
+    assert own.key["cpu"] == cpu_features()  # other CPUs may not have the instructions
     first, second = calls.read_text().splitlines()
     assert "-O3 " in first and "-O1 --mcpu=znver4 --EmitLib" in second
-    split_adapter(adapter, tmp_path / "c", backend_options=given)  # it is kept
+    split_adapter(adapter, tmp_path / "c", backend_options=given)  # the kernel is cached
     assert len(calls.read_text().splitlines()) == 2
     assert run(tmp_path / "c", adapter_feeds())[1][0].backend == "onnx-mlir"
     with pytest.raises(UsageError, match="--no-such=1: onnx-mlir has no such option"):
@@ -181,7 +181,7 @@ def test_options_reach_the_compiler_and_are_part_of_the_key(
 
 
 @pytest.mark.slow
-def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
+def test_strict_backend_raises_an_error_instead_of_a_warning(compiler, tmp_path, caplog):
     model = parse(
         """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
             a = Tanh(r)
@@ -237,7 +237,7 @@ WRONG = """
         (WRONG, "its results are wrong"),
     ],
 )
-def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeypatch, body, reason):
+def test_wrong_kernels_are_not_used(compiler, adapter, tmp_path, monkeypatch, body, reason):
     monkeypatch.setenv("DOUBLE_BODY", body)
     bundle = split_adapter(adapter, tmp_path / "b")
     assert re.search(reason, bundle.manifest.kernels[0].reason)
@@ -246,7 +246,7 @@ def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_kernel_that_does_not_end_is_ended(tmp_path):
+def test_endless_kernel_is_ended(tmp_path):
     source = tmp_path / "endless.c"
     source.write_text(
         """#include "om_api.h"
@@ -259,7 +259,7 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
         check_kernel(kernel, tmp_path, storage.from_proto(model), [Draw("nothing", [])], seconds=2)
 
 
-def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
+def test_kernel_is_used_only_with_its_backend_and_machine(compiler, adapter, tmp_path):
     split_adapter(adapter, tmp_path / "b")
     file = tmp_path / "b" / "manifest.json"
     feeds = adapter_feeds()
@@ -285,8 +285,8 @@ def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
                 open_bundle(tmp_path / "b")
 
 
-def test_a_compiler_that_dies_says_why(compiler, tmp_path):
-    """Here of a bfloat16 input that it is to check."""
+def test_reason_of_a_compiler_crash_is_recorded(compiler, tmp_path):
+    """The compiler crashes if it must check a bfloat16 input."""
     model = parse(
         """g (float[8] x, bfloat16[8] r) => (float[8] y) {
             c = Cast<to = 1>(r)
@@ -304,8 +304,8 @@ def test_a_compiler_that_dies_says_why(compiler, tmp_path):
 
 
 @pytest.mark.parametrize("form", ['{}"', "/model/{}/:0", "{} {{}}\n", "{}\N{SNOWMAN}"])
-def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
-    """The compiler dies of quotes in names, and its signatures are no JSON then."""
+def test_names_may_contain_any_characters(compiler, adapter, tmp_path, form):
+    """The compiler crashes on quotes in names, which make its signatures invalid JSON."""
     model = renamed(adapter, form.format)
     constants = [form.format(name) for name in ADAPTER]
     options = {"backend_options": ["--verifyInputTensors=true"], "strict_backend": True}
@@ -316,7 +316,7 @@ def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
     assert_runs(bundle, model, feeds, "onnx-mlir")
 
 
-def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
+def test_default_values_are_passed_to_a_kernel(compiler, tmp_path):
     model = parse(
         """g (float[n, 8] x, float[8] r, float[8] s, float[8, 4] w) => (float[n, 4] y) {
             e = Exp(r)
@@ -336,7 +336,7 @@ def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
         assert_runs(bundle, model, {**feeds, **given}, "onnx-mlir")
 
 
-def test_a_library_in_use_is_replaced_not_written_to(compiler, adapter, tmp_path):
+def test_library_in_use_is_replaced_and_not_changed(compiler, adapter, tmp_path):
     bundle = split_adapter(adapter, tmp_path / "b")
     session = session_on(bundle, cache=FoldCache(max_bytes=0))
     feeds = adapter_feeds()
@@ -348,7 +348,7 @@ def test_a_library_in_use_is_replaced_not_written_to(compiler, adapter, tmp_path
     assert session.run(None, adapter_feeds())[0].tobytes() == want
 
 
-def test_the_stages_are_written(compiler, adapter, tmp_path):
+def test_stages_of_compilation_are_written(compiler, adapter, tmp_path):
     split_adapter(adapter, tmp_path / "b", dump_ir=tmp_path / "ir")
     folder = tmp_path / "ir" / "component_0"
     assert sorted(p.name for p in folder.iterdir()) == [
@@ -367,7 +367,7 @@ def test_stages_need_a_compiler(clean_path, adapter, tmp_path):
     assert not (tmp_path / "b").exists() and not (tmp_path / "ir").exists()
 
 
-def test_types_that_the_api_has_not(compiler):
+def test_unsupported_ops_and_types_are_reported(compiler):
     model = parse(
         """g (float[n] x, int64[n] i) => (float[n] y) {
             y = Identity(x)

@@ -30,7 +30,7 @@ def missing() -> str:
     return str(caught.value)
 
 
-def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkeypatch):
+def test_binary_in_the_variable_is_preferred(compiler, engine, tmp_path, monkeypatch):
     other = written_double(tmp_path / "elsewhere" / "onnx-mlir")
     found = find_tool()
     assert not found.image and found.program == str(compiler)
@@ -41,12 +41,12 @@ def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkey
     assert not engine.calls()
 
 
-def test_a_name_that_is_no_program_is_an_error_not_a_reason_to_look_on(compiler, monkeypatch):
+def test_invalid_binary_in_the_variable_is_an_error(compiler, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
     assert missing() == "ONNXFOLD_ONNX_MLIR is not a program: /nowhere/onnx-mlir"
 
 
-def test_programs_may_be_named_relative_to_the_folder(compiler, engine, tmp_path, monkeypatch):
+def test_relative_paths_of_programs_are_resolved(compiler, engine, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "programs/onnx-mlir")
     assert find_tool().program == str(tmp_path / "programs" / "onnx-mlir")
@@ -56,12 +56,12 @@ def test_programs_may_be_named_relative_to_the_folder(compiler, engine, tmp_path
     assert find_tool().program == str(tmp_path / "programs" / "docker")
 
 
-def test_a_binary_that_does_not_run(clean_path):
+def test_binary_that_does_not_run_is_reported(clean_path):
     path = program(clean_path / "onnx-mlir", "echo lib not found >&2; exit 127")
     assert missing() == f"{path} does not run: lib not found"
 
 
-def test_without_anything_it_says_what_was_looked_for(clean_path):
+def test_missing_compiler_and_engine_are_reported(clean_path):
     assert missing() == (
         "onnx-mlir is not on the PATH, and there is no container engine; install docker or podman "
         "and run 'docker pull ghcr.io/onnxmlir/onnx-mlir', or set ONNXFOLD_ONNX_MLIR to the "
@@ -69,7 +69,7 @@ def test_without_anything_it_says_what_was_looked_for(clean_path):
     )
 
 
-def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
+def test_engine_runs_its_image_by_digest(engine):
     found = find_tool()
     options = (MEMORY, f"--user={os.getuid()}:{os.getgid()}")
     assert found == Tool(str(engine.path), "", Engine.IMAGE, options)
@@ -78,16 +78,16 @@ def test_an_engine_is_asked_for_its_image_and_runs_it_by_its_digest(engine):
     assert asked == [["image", "inspect", "--format={{.Id}}", "ghcr.io/onnxmlir/onnx-mlir"]]
 
 
-def test_the_image_can_be_named(engine, monkeypatch):
+def test_image_can_be_selected(engine, monkeypatch):
     pinned = "ghcr.io/onnxmlir/onnx-mlir@sha256:" + "ab" * 32
-    engine.does(images={pinned: "ff" * 32})  # podman tells ids without "sha256:"
+    engine.does(images={pinned: "ff" * 32})  # podman prints IDs without "sha256:"
     assert "No such image" in missing()
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR_IMAGE", pinned)
     found = find_tool()
     assert found.image == "sha256:" + "ff" * 32
 
 
-def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path, monkeypatch):
+def test_second_engine_is_used_if_the_first_does_not_run(engine, clean_path, monkeypatch):
     program(clean_path / "podman", f"echo {'12' * 32}")
     engine.does(down="Cannot connect to the Docker daemon")
     found = find_tool()
@@ -138,7 +138,7 @@ def test_the_exact_command_lines(tmp_path):
     ]
 
 
-def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkeypatch):
+def test_container_runs_as_the_current_user(engine, clean_path, monkeypatch):
     def options() -> tuple[str, ...]:
         found = find_tool()
         assert found.image
@@ -148,7 +148,7 @@ def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkey
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     assert options() == (MEMORY, "--user=1000:1001")
     engine.does(security="[name=seccomp,profile=builtin name=rootless]")
-    assert options() == (MEMORY, "--user=0:0")  # root of a rootless docker is its user
+    assert options() == (MEMORY, "--user=0:0")  # a rootless docker maps root to its user
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert options() == (MEMORY, "--user=0:1001")
     engine.path.unlink()
@@ -178,14 +178,14 @@ def test_the_command_lines_of_the_stages(compiler, tmp_path, monkeypatch, stage,
         ("s390x", "", []),
     ],
 )
-def test_the_only_name_for_an_x86_is_its_own(monkeypatch, machine, level, target):
+def test_flags_select_the_architecture_of_x86_only(monkeypatch, machine, level, target):
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(commands, "cpu_levels", lambda: (level,) if level else ())
     rest = ["--disable-constant-prop", "--verifyInputTensors=false"]
     assert commands.flags() == ["-O3", *target, *rest]
 
 
-def test_a_real_docker_knows_the_options(tmp_path):
+def test_docker_supports_the_options(tmp_path):
     docker = shutil.which("docker")
     if docker is None:
         pytest.skip("docker is not installed")
@@ -197,7 +197,7 @@ def test_a_real_docker_knows_the_options(tmp_path):
     assert {"--pull", "--network", "--mount"} <= used <= known
 
 
-def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, work, monkeypatch):
+def test_only_the_folder_is_accessible_in_the_container(engine, work, monkeypatch):
     monkeypatch.setenv("SECRET", "hunter2")
     tool = find_tool()
     with pytest.raises(CompileError, match=r"failed \(exit code 3\): .*/passwd"):
@@ -233,7 +233,7 @@ NO_ROOM = "LLVM ERROR: IO failure on output stream: No space left on device"
         (1, f"linking\n{NO_ROOM}", rf"onnx-mlir failed \(exit code 1\): {NO_ROOM}"),
     ],
 )
-def test_exit_codes_are_errors_that_say_what_is_wrong(engine, work, code, stderr, message):
+def test_exit_codes_raise_errors_with_the_reason(engine, work, code, stderr, message):
     usual = "warning: old flag\nloc(\"d\"): error: failed to legalize 'onnx.Det'\nmore"
     engine.does(exit=code, stderr=stderr or usual)
     with pytest.raises(CompileError, match=message) as caught:
@@ -243,7 +243,7 @@ def test_exit_codes_are_errors_that_say_what_is_wrong(engine, work, code, stderr
 
 def test_a_container_that_takes_too_long_is_removed(engine, work):
     engine.does(sleep=10 * PATIENCE)
-    for seconds in (0.5, 5, 50, PATIENCE):  # on a busy machine the engine takes a while to begin
+    for seconds in (0.5, 5, 50, PATIENCE):  # on a busy machine, the engine starts late
         with pytest.raises(CompileError, match=f"longer than {seconds} s"):
             find_tool().run(work, [], seconds)
         *_, run, removal = engine.calls()
@@ -283,12 +283,12 @@ def test_a_client_that_is_killed_leaves_no_container(engine, work):
     assert engine.calls()[-1][:2] == ["rm", "--force"]
 
 
-def test_a_binary_that_is_gone(tmp_path):
+def test_missing_binary_is_reported(tmp_path):
     with pytest.raises(CompileError, match="/nowhere: No such file"):
         Tool("/nowhere").run(tmp_path, [], 1)
 
 
-def test_flags_do_not_come_from_the_environment(compiler, tmp_path, monkeypatch):
+def test_flags_in_the_environment_are_ignored(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNX_MLIR_FLAGS", "--enable-fast-math")
-    with pytest.raises(CompileError, match="exit code 6"):  # and not 13
+    with pytest.raises(CompileError, match="exit code 6"):  # 13 for such flags
         OnnxMlir().compile(b"no model", tmp_path / "k", seconds=PATIENCE)

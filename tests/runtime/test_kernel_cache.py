@@ -185,9 +185,7 @@ def test_a_full_disk_is_not_an_error(tmp_path):
         compilation.keep_kernel(NAMES[1], large, tmp_path)
         assert compilation.take_kernel(NAMES[1], tmp_path / "bundle") is None
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-        assert (
-            compilation.take_kernel(NAME, tmp_path / "bundle") is None
-        )  # the files exceed the limit
+        assert compilation.take_kernel(NAME, tmp_path / "bundle") is None  # files are too large
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert kept_files() == [NAME]

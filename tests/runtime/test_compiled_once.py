@@ -17,7 +17,7 @@ def layers(count: int = LAYERS, width: int = 32, *, seed: int = 0) -> onnx.Model
     lines = []
     weights = {}
     for k in range(count):
-        # The order of sorted names is another one in each layer.
+        # The names of each layer sort in another order.
         weights[f"{'dcba'[k % 4]}w{k}"] = random(width, width, seed=seed + 10 * k)
         weights[f"{'abcd'[k % 4]}b{k}"] = random(width, seed=seed + 10 * k + 1)
         w, b = list(weights)[-2:]

@@ -356,7 +356,7 @@ def test_a_process_can_end_while_it_holds_kernels(adapter, tmp_path):
 
 
 def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
-    """Only weights that are inputs of a kernel would be read from runtime_fold by onnx-ir."""
+    """The kernel has no weights as inputs, which onnx-ir would read from runtime_fold."""
     model = parse(
         "g (float[n, 64] x, float[64, 4] a, float[4, 64] b) => (float[n, 64] y) {"
         "ab = MatMul(a, b) y = MatMul(x, ab) }"

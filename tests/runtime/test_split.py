@@ -132,7 +132,7 @@ def test_entry_computes_outputs_without_the_cache(tmp_path, fold_at, level):
 
 @pytest.mark.parametrize(("sizes", "count"), [("2, 2", 0), ("200, 200", 3)])
 def test_a_result_that_takes_less_time_than_an_input_is_not_cached(tmp_path, sizes, count):
-    """Entry would have three small results of one constant as inputs instead of the constant."""
+    """If three small results of c were cached, entry would have three inputs instead of one."""
     model = parse(
         f"""g (float[{sizes}] x, float[{sizes}] c) => (float[{sizes}] y) {{
         d = Neg(c) e = Abs(c) f = Tanh(c) p = Mul(x, d) q = Mul(p, e) r = Mul(q, f)

@@ -169,7 +169,7 @@ def test_a_reduction_that_loses_nan_is_found(sizes, dtype, op, lost):
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("to", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
 def test_a_cast_that_saturates_numbers_out_of_range_is_found(dtype, to):
-    """ONNX does not define the result. The check requires that of onnxruntime."""
+    """ONNX does not define the result. The check requires the result of onnxruntime."""
     number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to))
     name = np.dtype(to).name
     cast = f"({dtype}[n, 16] x) => ({name}[n, 16] y) {{ y = Cast<to = {number}>(x) }}"

@@ -1,4 +1,4 @@
-"""Test the reasons for which compilers fail in another process."""
+"""Test the errors of compilers that fail in another process."""
 
 import os
 import sys

@@ -61,7 +61,7 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 @contextlib.contextmanager
 def writing(*nbytes: int) -> Iterator[None]:
-    """Assert that a block writes one of these numbers of tensors, each of 16 KiB."""
+    """Assert that a block writes one of these numbers of tensors of 16 KiB, and little else."""
 
     def written() -> int:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
@@ -360,7 +360,7 @@ def test_weights_may_have_any_type(tmp_path, temporary, name):
 
 
 def test_weights_may_exceed_two_gibibytes(tmp_path, temporary):
-    """The data file is sparse; only its last row contains numbers."""
+    """The data file is sparse: only its last row is written."""
     rows = 5 << 20
     columns = 128
     path = tmp_path / "large.onnx"

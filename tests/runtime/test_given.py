@@ -138,7 +138,7 @@ def test_random_sequences_of_feeds(kind, seed):
         return rng.standard_normal(shape, np.float32)
 
     arrays = {name: draw(name) for name in "abcs"}
-    last: dict[str, np.ndarray] = {}  # copies
+    last: dict[str, np.ndarray] = {}  # copies of the last values
     for step in range(40):
         fed = {}
         for name, array in arrays.items():

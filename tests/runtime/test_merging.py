@@ -133,5 +133,5 @@ def test_adapters_of_each_rank_are_folded_once(model):
             got = handle.run(None, {"input_ids": known["ids"]})[0]
             assert is_near(got, known["logits"])
     assert session.fold_statistics().folds == 2 * len(session.bundle.manifest.groups)
-    # The number of bytes does not require a fold.
+    # `setting_bytes` does not require a fold.
     assert {h.nbytes for h in handles.values()} == {session.setting_bytes}

@@ -93,7 +93,7 @@ def test_a_later_start_holds_the_same_inputs_at_once(original):
     assert session.runtime_constants.original_runs == 0
 
 
-def test_new_values_are_folded_at_once_if_the_last_ones_stayed(original):
+def test_new_values_are_folded_at_once_if_the_last_ones_were_repeated(original):
     session = in_use(original)
     for seed in range(3):
         for token in range(4):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+EXCLUDED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
 PROBE = """
 import importlib.metadata, importlib.resources, onnxfold, onnxfold.cli, onnxfold.rules
 assert onnxfold.cli.main(["--version"]) == 0
@@ -21,20 +21,20 @@ print([str(f) for f in importlib.metadata.files("onnxfold") if f.name == "LICENS
 """
 
 MOST_BYTES = 1 << 20
-"""Of the wheel, which has 750 kB: the largest files are two scripts for the HTML page."""
+"""Maximum size of the wheel, which has 750 kB. Its largest files are scripts of the HTML page."""
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """A copy of the project, so that nothing is built in the checkout."""
-    return shutil.copytree(ROOT, tmp_path_factory.mktemp("source") / "project", ignore=LEFT_OUT)
+    """Return a copy of the project, so that builds do not write to the checkout."""
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("source") / "project", ignore=EXCLUDED)
 
 
 @pytest.fixture(scope="module")
 def built(source, tmp_path_factory) -> Path:
-    """A folder with the wheel (built from the sdist) and the sdist."""
+    """Build the sdist, and the wheel from the sdist; return their folder."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, source)
     return folder
@@ -53,7 +53,7 @@ def new_environment(folder: Path) -> Path:
 
 
 def probe(folder: Path, *what: object) -> str:
-    """Installs into a new virtual environment, without dependencies but click, and imports."""
+    """Install the package and click, without other dependencies, and import the package."""
     python = new_environment(folder) / "python"
     run(python, "-m", "pip", "install", "--quiet", "click")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", *what)
@@ -67,7 +67,7 @@ def test_wheel(built, tmp_path):
     assert "LICENSE" in shown
 
 
-def test_the_wheel_contains_the_package_and_nothing_else(source, built):
+def test_wheel_contains_only_the_package(source, built):
     (wheel,) = built.glob("*.whl")
     assert wheel.stat().st_size < MOST_BYTES
     with zipfile.ZipFile(wheel) as archive:
@@ -92,7 +92,7 @@ def test_the_wheel_contains_the_package_and_nothing_else(source, built):
     assert f"{information}licenses/LICENSE" in names
 
 
-def test_the_wheel_runs_in_an_empty_environment(built, tmp_path):
+def test_wheel_runs_in_an_empty_environment(built, tmp_path):
     (wheel,) = built.glob("*.whl")
     programs = new_environment(tmp_path)
     run(programs / "python", "-m", "pip", "install", "--quiet", wheel)
@@ -113,8 +113,8 @@ def test_editable(source, tmp_path):
     assert str(source / "rules") in probe(tmp_path, "--editable", source)
 
 
-def test_the_suite_with_the_oldest_dependencies(tmp_path: Path) -> None:
-    """The oldest Python and the oldest dependencies that pyproject.toml admits are enough."""
+def test_suite_with_the_oldest_dependencies(tmp_path: Path) -> None:
+    """The tests pass with the oldest Python and dependencies that pyproject.toml allows."""
     uv = pytest.importorskip("uv").find_uv_bin()
     oldest = importlib.metadata.metadata("onnxfold")["Requires-Python"].removeprefix(">=")
     find = [uv, "python", "find", "--no-python-downloads", oldest]

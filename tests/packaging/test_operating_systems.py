@@ -1,7 +1,7 @@
-"""Only `onnxfold.support.system` depends on the operating system.
+"""Test that only `onnxfold.support.system` depends on the operating system.
 
 mypy checks the package for Linux, macOS and Windows. It accepts ``hasattr(os, "fork")``, paths in
-/proc, and functions that have different effects. This test finds them, too.
+/proc, and functions that have different effects. This test also finds those.
 """
 
 import ast
@@ -143,7 +143,7 @@ NAMES = {
     "subprocess": {"CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW", "STARTUPINFO"},
     "sys": {"getwindowsversion", "platform"},
 }
-"""Names in portable modules that exist, or have a use, on some systems only."""
+"""Names in portable modules that exist or are useful only on some systems."""
 
 ATTRIBUTES = {"madvise", "st_gid", "st_uid"}
 """Attributes of objects of any module."""
@@ -189,7 +189,7 @@ def dependencies(tree: ast.AST) -> Iterator[str]:
 
 
 def is_module(name: str) -> bool:
-    """Return whether a module, or one that contains it, exists on some systems only."""
+    """Return whether a module or one of its parents exists only on some systems."""
     parts = name.split(".")
     return any(".".join(parts[:count]) in MODULES for count in range(1, len(parts) + 1))
 
@@ -198,7 +198,7 @@ def sources() -> list[Path]:
     return [*sorted((ROOT / "onnxfold").rglob("*.py")), *sorted((ROOT / "rules").rglob("*.py"))]
 
 
-def test_one_package_depends_on_the_operating_system():
+def test_only_one_package_depends_on_the_operating_system():
     found = {
         f"{path.relative_to(ROOT)}: {dependency}"
         for path in sources()
@@ -209,7 +209,7 @@ def test_one_package_depends_on_the_operating_system():
 
 
 @pytest.mark.parametrize("path", [path for path in sources() if OWNER in path.parents])
-def test_every_module_of_this_package_does(path):
+def test_every_module_of_this_package_depends_on_the_operating_system(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert path.name == "__init__.py" or [*dependencies(tree)]
 

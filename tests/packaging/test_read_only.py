@@ -1,4 +1,4 @@
-"""An installation that cannot be written to, and a user without a home folder."""
+"""Test read-only installations and users without a home folder."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "swin.onnx"
 
-# An unknown user that may read all files: Python may be installed in a folder of root's.
+# An unknown user with permission to read all files, because Python may be in a folder of root.
 UNPRIVILEGED = (
     "setpriv",
     "--reuid=12345",
@@ -42,7 +42,7 @@ for found, expected in zip(session.run(None, {given.name: x}), usual.run(None, {
 def start(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
     """Run Python with a read-only copy of the package."""
     prefix: tuple[str, ...] = ()
-    if os.geteuid() == 0:  # who may write everywhere
+    if os.geteuid() == 0:  # root can write everywhere
         prefix = UNPRIVILEGED
         if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"]).returncode:
             pytest.skip("root cannot start a process without the permission to write")
@@ -84,7 +84,7 @@ HOMES = pytest.mark.parametrize("home", [None, "/nonexistent/home"])
 
 
 @HOMES
-def test_a_model_is_optimized(start, tmp_path: Path, home: str | None) -> None:
+def test_command_optimizes_a_model(start, tmp_path: Path, home: str | None) -> None:
     target = tmp_path / "out" / "small.onnx"
     done = start("-m", "onnxfold", "optimize", MODEL, "-o", target, "-q", home=home)
     assert done.stderr == ""
@@ -93,7 +93,7 @@ def test_a_model_is_optimized(start, tmp_path: Path, home: str | None) -> None:
 
 
 @HOMES
-def test_a_session_runs_without_a_cache(start, tmp_path: Path, home: str | None) -> None:
+def test_session_runs_without_a_cache(start, tmp_path: Path, home: str | None) -> None:
     if home is None and os.geteuid() != 0:
         pytest.skip("this user has a home folder without the variable")
     done = start("-c", SESSION, tmp_path, MODEL, home=home)

@@ -1,4 +1,4 @@
-"""Type checkers accept all functions and options, and find wrong names and values."""
+"""Test that type checkers accept all functions and options, and find wrong names and values."""
 
 import inspect
 import re
@@ -18,8 +18,8 @@ ACCEPTED = HERE / "every_option.py"
 WRONG = HERE / "wrong.py"
 
 
-def test_mypy(tmp_path):
-    """CONTRIBUTING.md says how to run pyright on the same files."""
+def test_mypy_finds_only_wrong_lines(tmp_path):
+    """CONTRIBUTING.md has the command that runs pyright on the same files."""
     pytest.importorskip("mypy")
     options = ["--strict", "--config-file=", "--follow-imports=silent", f"--cache-dir={tmp_path}"]
     command = [sys.executable, "-m", "mypy", *options, str(ACCEPTED), str(WRONG)]
@@ -31,7 +31,7 @@ def test_mypy(tmp_path):
     assert set(errors) == wrong, done.stdout + done.stderr
 
 
-def test_the_script_has_every_function_and_option():
+def test_script_has_every_function_and_option():
     text = ACCEPTED.read_text()
     for name in onnxfold.__all__:
         assert re.search(rf"\b{name}\b", text), name

@@ -1,4 +1,4 @@
-"""Every public function with every option: type checkers accept it. It is never run."""
+"""Call every public function with every option. Type checkers accept it; it never runs."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,15 +38,15 @@ path = Path("in.onnx")
 proto = onnx.load("in.onnx")
 
 
-def told(stage: str, done: int, total: int) -> None:
-    """Take the progress of a run."""
+def on_progress(stage: str, done: int, total: int) -> None:
+    """Receive the progress of a run."""
 
 
-def written(done: int, total: int) -> None:
-    """Take the progress of a save."""
+def on_save(done: int, total: int) -> None:
+    """Receive the progress of a save."""
 
 
-# models: each function gives back the kind that it was given
+# models: each function returns the type of its argument
 model: ir.Model = onnxfold.load(path)
 of_path: ir.Model = onnxfold.optimize("in.onnx")
 of_model: ir.Model = onnxfold.optimize(model)
@@ -55,7 +55,7 @@ of_bytes: bytes = onnxfold.optimize(proto.SerializeToString())
 with_report: tuple[onnx.ModelProto, Report] = onnxfold.optimize(proto, return_report=True)
 of_path_with_report: tuple[ir.Model, Report] = onnxfold.optimize(path, return_report=True)
 onnxfold.save(model, "out.onnx", external_data="weights.bin", share_weights=False, fsync=False)
-onnxfold.save(model, "out.onnx", threads=4, progress=written)
+onnxfold.save(model, "out.onnx", threads=4, progress=on_save)
 
 
 # rules and passes
@@ -82,7 +82,7 @@ rules: RuleSet = rule_set("own", {"mine": mine, "several": several}, doc="My own
 create("dead-code")(model)
 names: list[str] = list(all_passes())
 
-# options, by their subjects
+# options by subject
 onnxfold.optimize(path, level=2, target="onnxruntime", precision="wide", memory_limit=1 << 29)
 onnxfold.optimize(path, fold_all=False, fold_quantized=True, fold=("Expand",), max_growth="64kB")
 onnxfold.optimize(path, keep=["*/Softmax*", "Transpose"], enable=["compiler_forms"], passes=None)
@@ -93,7 +93,7 @@ onnxfold.optimize(path, check_dims={"batch": 2}, rtol=1e-3, atol=1e-5, ulp=2)
 onnxfold.optimize(path, custom_ops=["ops.so", path], value_info=True, keep_metadata=True)
 onnxfold.optimize(path, ops=["ops.py", path], target=onnxfold.Target("onnxruntime"))
 onnxfold.optimize_file(path, "out.onnx", external_data=True, share_weights=False, fsync=False)
-onnxfold.optimize_file(path, "out.onnx", explain=True, advise=True, progress=told)
+onnxfold.optimize_file(path, "out.onnx", explain=True, advise=True, progress=on_progress)
 report: Report = onnxfold.optimize_file("in.onnx", "out.onnx", count_withheld=True)
 onnxfold.optimize_file("in.onnx", "out.onnx", report="page.html", dump_ir="ir")
 check: Comparison | None = report.check
@@ -108,7 +108,7 @@ inputs: list[str] = onnxfold.why("in.onnx", "y", level=2).inputs
 fired: list[bool] = [m.fired for m in onnxfold.explain(path, node="y", rule="identity").rules]
 batch: Batch = onnxfold.batch(["models", path], "out", memory=1 << 30, timeout=60.0, level=1)
 onnxfold.batch("models", "out", workers=2, executor=ThreadPoolExecutor(), scheduler=None, check=1)
-onnxfold.batch(path, "out", only_plan=False, journal="journal.jsonl", progress=told)
+onnxfold.batch(path, "out", only_plan=False, journal="journal.jsonl", progress=on_progress)
 statuses: list[str] = [outcome.status for outcome in batch.outcomes]
 
 # comparisons
@@ -122,17 +122,22 @@ bench_models([path], rtol=1e-3, atol=0.0, ulp=0, threads=[1, 0], rounds=5, custo
 bench_models([path], providers=["CPUExecutionProvider"], backend="iree", specialize=True)
 bench_models([path], splitting={"runtime_constants": ["states"]})
 tuned: Tuning = onnxfold.tune(
-    path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=told
+    path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=on_progress
 )
 typed: onnx.ModelProto = onnxfold.infer_shapes(proto)
 typed_path: ir.Model = onnxfold.infer_shapes(path)
 typed_bytes: tuple[bytes, InferenceReport] = onnxfold.infer_shapes(b"", return_report=True)
 types: InferenceReport = onnxfold.infer_shapes_file(
-    path, "out.onnx", share_weights=True, fsync=False, progress=told
+    path, "out.onnx", share_weights=True, fsync=False, progress=on_progress
 )
 values_with_rank: int = types.after.rank
 reduced: Reduction = onnxfold.reduce(
-    path, "out.onnx", command=["python", "fails.py", "{}"], timeout=5.0, progress=told, level=2
+    path,
+    "out.onnx",
+    command=["python", "fails.py", "{}"],
+    timeout=5.0,
+    progress=on_progress,
+    level=2,
 )
 
 # runtime constants
@@ -141,7 +146,7 @@ onnxfold.split(path, "bundle", max_cache=1 << 20, nominal={"batch": 1}, level=2,
 onnxfold.split(path, "bundle", backend="onnx-mlir", strict_backend=True, backend_options=["-O3"])
 onnxfold.split(path, "bundle", runtime_constants=["x"], target_cpu="x86-64-v3")
 onnxfold.split(path, "bundle", runtime_constants=["x"], target_cpu=["generic", "native"])
-onnxfold.split(path, "bundle", compile_seconds=60.0, dump_ir="stages", progress=told)
+onnxfold.split(path, "bundle", compile_seconds=60.0, dump_ir="stages", progress=on_progress)
 session = Session("bundle", None, ["CPUExecutionProvider"], backend="auto", strict_backend=False)
 cache = FoldCache("folder", max_bytes=1 << 30)
 cached = Session("bundle", max_cache_bytes=None, cache=cache, specialize=True)
@@ -159,7 +164,7 @@ InferenceSession("in.onnx", level=2, target="onnxruntime", read_config_from_mode
 InferenceSession("in.onnx", disabled_optimizers=["ConstantFolding"])
 first: Sequence[object] = optimized_once.run(None, fed)
 
-# the keywords of other tools
+# keywords of other tools
 simplified, is_same = onnxfold.simplify(proto, 3, perform_optimization=True, custom_lib="ops.so")
 simplified_proto: onnx.ModelProto = simplified
 onnxfold.simplify(proto, overwrite_input_shapes={"x": [1, 3]}, test_input_shapes={"x": [2, 3]})

@@ -1,4 +1,4 @@
-"""Each line marked as wrong has one mistake, which type checkers find. It is never run."""
+"""Each line marked as wrong has one mistake, which type checkers find. The file never runs."""
 
 from pathlib import Path
 

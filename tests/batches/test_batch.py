@@ -227,7 +227,7 @@ def test_truncated_lines_of_a_journal_are_ignored(models: Path, tmp_path: Path):
     assert onnxfold.batch(models, out, passes=["dead-code"]).count() == {"done": 10}
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_command_reports_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = tmp_path / "in"
     out = tmp_path / "out"
     write_many(folder, 6, 1)

@@ -101,7 +101,7 @@ class Stage:
         if code not in expected:
             fault(f"{what}: exit code {code}")
         left = list(self.left())
-        # the next reader renames a complete bundle
+        # the next reader finishes the replacement of the bundle
         committed = [name for name in left if name.endswith(".onnxfold-new")]
         if cleans_up and left != committed:
             fault(f"{what}: {left} remain although the process could remove them")

@@ -28,7 +28,7 @@ def frozen_garbage() -> Iterator[None]:
 
 
 def test_ended_commands_lose_no_model_and_leave_no_file(tmp_path) -> None:
-    """Repeat the round if all signals were too late, as on a busy machine."""
+    """Repeat the round if all signals arrive too late, which can happen on a busy machine."""
     ended = False
     for seed in range(7, 12):
         folder = tmp_path / str(seed)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 SWIN = Path("models/swin.onnx")
 
 
-def test_the_ort_format_of_mobile_and_web(tmp_path: Path):
+def test_optimized_models_can_be_converted_to_the_ort_format(tmp_path: Path):
     """In the ORT format, the optimized model is smaller and has the same results."""
     sizes = {}
     results = {}

@@ -48,7 +48,7 @@ def model_library(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def counts(model_library) -> Iterator[Counts]:
-    """Return the counters of the library, and assert that a test has no leaks and wrong frees."""
+    """Return the counters of the library, and assert that a test has no leaks or wrong frees."""
     found = Counts(model_library)
     before = found.alive()
     yield found

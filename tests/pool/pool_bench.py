@@ -11,14 +11,14 @@ OPSET = 21
 
 
 class Bench:
-    """Applies ops to buffers of one pool; every operand and result is retained by the test."""
+    """Applies ops to buffers of one pool. The test retains every operand and result."""
 
     def __init__(self, **options: Any) -> None:
         self.pool = Pool(**options)
         self.evaluator = Evaluator(self.pool)
 
     def held(self, array: np.ndarray, dtype: ir.DataType | None = None) -> Buffer:
-        """A buffer with the array's elements in memory of the pool, retained once."""
+        """Return a buffer with the elements of the array in the pool's memory, retained once."""
         dtype = dtype or ir.DataType.from_numpy(array.dtype)
         buffer = self.pool.adopt(np.array(array), dtype)
         self.pool.retain(buffer)
@@ -28,7 +28,7 @@ class Bench:
         return self.held(np.array(values, np.int64))
 
     def apply(self, op_type: str, *operands: Buffer | None, n: int = 1, **attributes: Any):
-        """The op's results, each retained once; a single one by itself."""
+        """Return the result of an op, or a list if ``n`` is not 1; each result is retained once."""
         node = ir.node(op_type, [None] * len(operands), attributes, num_outputs=n)
         for k, output in enumerate(node.outputs):
             output.name = f"out{k}"
@@ -39,7 +39,7 @@ class Bench:
         return results[0] if n == 1 else results
 
     def backwards(self, x: Buffer, *steps: int) -> Buffer:
-        """A view of the first axes from the last element on, with these steps."""
+        """Return a view in which the first axes are reversed, with one step for each axis."""
         axes = range(len(steps))
         sizes = [-1 for _ in axes], [-(2**62) for _ in axes], axes, [-step for step in steps]
         lists = [self.integers(*each) for each in sizes]
@@ -57,5 +57,5 @@ class Bench:
 
 
 def counting(*shape: int, dtype: type = np.float32) -> np.ndarray:
-    """0, 1, 2, ... in a shape: no two elements alike."""
+    """Return an array of the numbers 0, 1, 2, ...; all elements are different."""
     return np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Tiles of an array of any strides, written one after the other, are the tensor's stored bytes."""
+"""Test that the tiles of an array with any strides are the stored bytes of the tensor."""
 
 import math
 
@@ -41,7 +41,7 @@ def stored(array: np.ndarray, dtype: ir.DataType) -> bytes:
 
 @st.composite
 def strided(draw):
-    """An array of random shape, permuted, sliced with any step, and broadcast along some axes."""
+    """Draw an array of random shape that is permuted, sliced with steps, and may be broadcast."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = tuple(draw(st.lists(st.integers(0, 7), max_size=4)))
     array = random_array(shape, dtype, draw(st.integers(0, 99)))
@@ -80,7 +80,7 @@ def test_a_repeated_row_and_a_repeated_column():
         assert written(array, ir.DataType.FLOAT, 4096) == stored(array, ir.DataType.FLOAT)
 
 
-def test_tiles_are_about_as_large_as_asked():
+def test_tiles_are_about_as_large_as_requested():
     array = random_array((500, 1000), ir.DataType.FLOAT, 5).T
     sizes = [tile.nbytes for tile in tiles_of(array, ir.DataType.FLOAT, 1 << 16)]
     assert max(sizes) <= 1 << 16
@@ -88,15 +88,15 @@ def test_tiles_are_about_as_large_as_asked():
 
 
 @pytest.mark.parametrize("perm", [(1, 0), (1, 0, 2), (0, 2, 1)])
-def test_what_is_too_large_to_stay_is_read_in_slabs(perm):
-    """Each stretch of a file is written once, and no stretch is short."""
+def test_large_values_are_read_in_slabs(perm):
+    """Each segment of a file is written once, and no segment is short."""
     shape = (4400, 4001) if len(perm) == 2 else (440, 10, 4001)
     array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape).transpose(perm)
     out = np.zeros(array.nbytes, np.uint8)
     blocks = list(blocks_of(ArraySource(array, ir.DataType.FLOAT), 1 << 20, 1 << 22))
 
-    def put(stretch: memoryview, start: int) -> None:
-        out[start : start + len(stretch)] += np.frombuffer(stretch, np.uint8)
+    def put(segment: memoryview, start: int) -> None:
+        out[start : start + len(segment)] += np.frombuffer(segment, np.uint8)
 
     write_tiles(blocks, put, 1)
     assert max(block.nbytes for block in blocks) <= 1 << 22

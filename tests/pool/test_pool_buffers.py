@@ -1,4 +1,4 @@
-"""Buffers: freed at the last release, also as views, which take no bytes; the figures agree."""
+"""Test when buffers and views of them are freed, and the statistics of the pool."""
 
 import numpy as np
 import onnx_ir as ir
@@ -15,7 +15,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_the_peak_is_what_was_live_together(bench):
+def test_peak_bytes_are_those_of_simultaneous_buffers(bench):
     first = bench.held(counting(100))
     bench.release(first)
     second = bench.held(counting(50))
@@ -26,7 +26,7 @@ def test_the_peak_is_what_was_live_together(bench):
     assert bench.live_bytes == 0
 
 
-def test_bytes_that_are_in_the_model_already_are_not_counted():
+def test_bytes_of_the_model_are_not_counted():
     pool = Pool()
     value = ir.Value(name="w", const_value=ir.Tensor(counting(1000)))
     buffer = pool.buffer_of(value)
@@ -42,7 +42,7 @@ def test_a_bound_value_holds_its_buffer_until_unbound(bench):
     assert bench.pool.is_bound(value)
     assert bench.live_bytes == 40
     bench.pool.unbind(value)
-    bench.pool.unbind(value)  # a second time is nothing
+    bench.pool.unbind(value)  # a second call has no effect
     assert not bench.pool.is_bound(value)
     assert bench.live_bytes == 0
 
@@ -52,7 +52,7 @@ def test_a_value_that_is_not_constant_has_no_buffer():
         Pool().buffer_of(ir.Value(name="x"))
 
 
-def test_postponed_work_holds_its_operands_until_it_is_done(bench):
+def test_deferred_work_holds_its_operands_until_it_is_done(bench):
     operand = bench.held(counting(512, 512))
     result = bench.apply("Neg", operand)
     assert not result.is_known
@@ -63,7 +63,7 @@ def test_postponed_work_holds_its_operands_until_it_is_done(bench):
     assert bench.live_bytes == 512 * 512 * 4
 
 
-def test_postponed_work_that_nobody_wants_lets_its_operands_go(bench):
+def test_released_deferred_work_releases_its_operands(bench):
     operand = bench.held(counting(512, 512))
     result = bench.apply("Abs", bench.apply("Neg", operand))
     middle = result.deferred.operands[0]
@@ -74,7 +74,7 @@ def test_postponed_work_that_nobody_wants_lets_its_operands_go(bench):
     assert bench.pool.statistics.peak_bytes == 512 * 512 * 4
 
 
-def test_a_long_chain_of_postponed_work_is_freed_without_recursion(bench):
+def test_a_long_chain_of_deferred_work_is_freed_without_recursion(bench):
     buffer = bench.held(counting(512, 512))
     for _ in range(20_000):
         after = bench.apply("Neg", buffer)
@@ -85,7 +85,7 @@ def test_a_long_chain_of_postponed_work_is_freed_without_recursion(bench):
     assert bench.live_bytes == 0
 
 
-def test_operands_wait_for_the_last_of_several_results():
+def test_operands_are_held_until_the_last_result():
     pool = Pool()
     operand = pool.adopt(counting(8), ir.DataType.FLOAT)
     pool.retain(operand)
@@ -112,8 +112,8 @@ MOVES = ["hold", "transpose", "reverse", "negate", "retain", "release"]
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 1000)), max_size=60))
-def test_counters_agree_with_what_is_reachable(steps):
-    """Random work: live bytes are always those of the memory that a retained buffer looks at."""
+def test_statistics_match_the_retained_buffers(steps):
+    """After random operations, the live bytes are those of the memory of retained buffers."""
     bench = Bench()
     held = [bench.held(counting(3, 5))]
     contents = [counting(3, 5)]
@@ -178,9 +178,9 @@ MOVEMENTS = {
 
 
 @pytest.mark.parametrize("name", MOVEMENTS)
-def test_a_view_costs_no_bytes_and_keeps_its_base_alive(bench, name):
+def test_a_view_takes_no_bytes_and_keeps_its_base_alive(bench, name):
     move, expected = MOVEMENTS[name]
-    array = counting(256, 512)  # 512 KiB: far above the lists of sizes
+    array = counting(256, 512)  # 512 KiB, far more than the lists of sizes
     base = bench.held(array)
     view = move(bench, base)
     assert bench.live_bytes < array.nbytes + 1024
@@ -205,14 +205,14 @@ def test_the_last_view_frees_the_memory(bench):
     assert bench.live_bytes == 0
 
 
-def test_reshape_of_a_transpose_copies_as_strides_cannot_tell_it(bench):
+def test_a_reshape_that_strides_cannot_express_is_a_copy(bench):
     base = bench.held(counting(8, 6))
     flat = bench.apply("Reshape", bench.apply("Transpose", base, perm=[1, 0]), bench.integers(-1))
     np.testing.assert_array_equal(flat.array(), counting(8, 6).T.reshape(-1))
     assert not np.shares_memory(flat.array(), base.array())
 
 
-def test_a_fill_of_a_tebibyte_costs_one_element(bench):
+def test_a_fill_of_a_tebibyte_stores_one_element(bench):
     value = ir.Tensor(np.array([2.5], np.float32))
     filled = bench.apply("ConstantOfShape", bench.integers(*HUGE), value=value)
     assert filled.shape == HUGE
@@ -238,7 +238,7 @@ def test_elementwise_work_on_a_broadcast_row_is_done_on_the_row(bench):
     assert bench.live_bytes < 4 * 512 * 4
 
 
-def test_nobody_can_write_to_a_buffer(bench):
+def test_buffers_are_read_only(bench):
     base = bench.held(counting(4, 4))
     view = bench.apply("Transpose", base, perm=[1, 0])
     for buffer in (base, view):

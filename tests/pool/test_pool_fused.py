@@ -1,4 +1,4 @@
-"""Postponed chains: work is done once, on what is needed, and never stored on the way."""
+"""Test that deferred chains compute required elements once and store no intermediate results."""
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ SIDE = 512  # a value is 1 MiB: large
 
 
 def streamed(buffer) -> np.ndarray:
-    """What the buffer's tensor writes into a file; it stays postponed."""
+    """Return the elements that the tensor of a buffer writes; the buffer remains deferred."""
     assert not buffer.is_known
     tensor = BufferTensor(buffer)
     data = tensor.tobytes()
@@ -23,7 +23,7 @@ def streamed(buffer) -> np.ndarray:
     return np.frombuffer(data, buffer.dtype.numpy()).reshape(buffer.shape)
 
 
-def test_what_is_shared_is_computed_once():
+def test_shared_values_are_computed_once():
     bench = Bench()
     x = bench.held(counting(SIDE, SIDE))
     value = x
@@ -47,7 +47,7 @@ def test_several_large_consumers_share_one_result():
     bench.release(root)
     for user in (users[0], users[2]):
         streamed(user)
-    assert root.is_known  # once for all of them
+    assert root.is_known  # computed once for all consumers
     assert not users[1].is_known
     assert users[1].array().base is not None  # a view
 
@@ -86,7 +86,7 @@ def test_a_broadcast_operand_is_computed_on_the_small_side():
 
 
 @pytest.mark.parametrize("limit", [1 << 20, None])
-def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
+def test_a_result_above_the_limit_is_spilled(limit, tmp_path):
     bench = Bench(memory_limit=limit, scratch_folder=str(tmp_path))
     x = bench.pool.adopt(counting(2048, 512), bench.held(counting(1)).dtype)
     bench.pool.retain(x)
@@ -114,10 +114,10 @@ def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
         "LeakyRelu",
         "Sigmoid",
         "Tanh",
-        "Sin",  # as a whole
+        "Sin",  # computed as a whole
     ],
 )
-def test_functions_of_onnxruntime_give_its_bits(op_type):
+def test_functions_have_the_bits_of_onnxruntime(op_type):
     array = np.random.default_rng(0).standard_normal((517, 811), np.float32) * 30
     array[::7] /= 1e4
     array[-1, -9:] = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-40, -1e-40, 3e38, -88.5]
@@ -137,7 +137,7 @@ def test_functions_of_onnxruntime_give_its_bits(op_type):
         assert made == session.run(None, {"x": array})[0].tobytes()
 
 
-def test_reshapes_that_no_strides_express():
+def test_reshapes_that_strides_cannot_express():
     bench = Bench()
     array = counting(96, 70, 60)
     moved = bench.apply("Transpose", bench.apply("Neg", bench.held(array)), perm=[2, 0, 1])
@@ -150,7 +150,7 @@ def test_reshapes_that_no_strides_express():
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_weights_side_by_side_are_not_stored(axis):
+def test_concatenated_weights_are_not_stored(axis):
     bench = Bench()
     arrays = [counting(SIDE, SIDE) + k for k in range(3)]
     parts = [bench.apply("Transpose", bench.held(array), perm=[1, 0]) for array in arrays]
@@ -169,7 +169,7 @@ def test_weights_side_by_side_are_not_stored(axis):
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect"])
-def test_what_selects_is_computed_as_a_whole(mode):
+def test_selections_are_computed_as_a_whole(mode):
     bench = Bench()
     array = counting(SIDE, SIDE) % 2000
     root = bench.apply("Sqrt", bench.held(array))
@@ -183,7 +183,7 @@ def test_what_selects_is_computed_as_a_whole(mode):
     assert padded.is_known
 
 
-def test_an_index_out_of_range_is_found_when_it_is_asked_for():
+def test_an_index_out_of_range_is_found_at_the_first_read():
     bench = Bench()
     value = bench.apply("Neg", bench.held(counting(SIDE, SIDE)))
     rows = bench.apply("Gather", value, bench.held(np.arange(SIDE + 1)))
@@ -192,7 +192,7 @@ def test_an_index_out_of_range_is_found_when_it_is_asked_for():
         rows.array()
 
 
-def test_sums_of_too_many_repeated_elements_are_left_alone():
+def test_sums_of_too_many_repeated_elements_fail():
     bench = Bench()
     huge = bench.apply("Expand", bench.held(counting(3, 1)), bench.integers(3, 1 << 40))
     total = bench.apply("ReduceSum", bench.apply("Neg", huge), keepdims=0)

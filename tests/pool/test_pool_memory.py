@@ -1,4 +1,4 @@
-"""Resident memory of whole processes: what the pool says, whatever the model weighs."""
+"""Test that the resident memory of processes agrees with the statistics of the pool."""
 
 import json
 import sys
@@ -24,13 +24,13 @@ print(json.dumps({"growth": peak() - before, "pool": report.to_dict()["pool"]}))
 
 
 def grown(source, target, **options) -> tuple[int, dict]:
-    """Bytes by which a process grows while it optimizes, and what its pool counted."""
+    """Return the memory growth of a process that optimizes, and the statistics of its pool."""
     record = json.loads(python("-c", RUN, source, target, json.dumps(options)))
     return record["growth"], record["pool"]
 
 
 def saved(path, text: str, **weights: np.ndarray) -> None:
-    """A model with all its weights in external data."""
+    """Save a model with all weights in external data."""
     model = with_weights(parse(text, 18), **weights)
     onnx.save(model, path, save_as_external_data=True, size_threshold=0)
 
@@ -45,7 +45,7 @@ def tensors(path) -> dict[str, np.ndarray]:
     [(("Neg", "Abs"), 1, 0), pytest.param(("Tanh", "Exp", "Neg"), 2, 3, marks=pytest.mark.slow)],
 )
 def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
-    """64 MiB go through: a reduction and onnxruntime's functions get all of them at once."""
+    """The weight has 64 MiB. Reductions and onnxruntime's functions read a whole operand."""
     nodes = " ".join(f"v{k + 1} = {op_types[k % len(op_types)]}(v{k})" for k in range(40))
     weight = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
     text = f"g () => (float mean) {{ {nodes} mean = ReduceMean<keepdims = 0>(v40) }}"
@@ -56,20 +56,20 @@ def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
 
 
 def test_a_fold_larger_than_the_limit(tmp_path):
-    """256 MiB of float32, Cast and transposed, within 32 MiB: straight into the file."""
+    """With a limit of 32 MiB, a Cast and Transpose of 256 MiB is written directly to the file."""
     text = "g () => (float16[4096, 16384] y) { c = Cast<to = 10>(w) y = Transpose(c) }"
     weight = np.random.default_rng(0).standard_normal((16384, 4096), np.float32)
     saved(tmp_path / "in.onnx", text, w=weight)
     growth, pool = grown(tmp_path / "in.onnx", tmp_path / "out.onnx", memory_limit=32 * MIB)
-    assert growth < 112 * MIB  # two slabs of the result, and what is read for them
+    assert growth < 112 * MIB  # two slabs of the result, and the data that is read for them
     assert pool["peak_bytes"] <= 96 * MIB
     assert pool["spilled_bytes"] == 0
     folded = tensors(tmp_path / "out.onnx")["y"]
     np.testing.assert_array_equal(folded[:, ::97], weight.T.astype(np.float16)[:, ::97])
 
 
-def test_results_that_are_needed_twice_go_to_the_disk(tmp_path):
-    """Eight casts of 64 MiB with two users each, within 48 MiB."""
+def test_results_with_two_consumers_are_spilled(tmp_path):
+    """The model has four Floor results of 32 MiB with two consumers each; the limit is 48 MiB."""
     nodes = []
     weights = {}
     outputs = []
@@ -93,8 +93,8 @@ def test_results_that_are_needed_twice_go_to_the_disk(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [None, 16 * MIB])
-def test_what_only_shape_matters_of_takes_no_memory(tmp_path, limit):
-    """Slice of a GiB of one number, and the shape of a TiB."""
+def test_repeated_elements_take_no_memory(tmp_path, limit):
+    """The model reads a Slice of 1 GiB of one number, and the shape of 4 TiB."""
     text = """g () => (float[2, 2] part, int64[2] shape)
     <float one = {2.5}, int64[2] square = {16384, 16384}, int64[2] from = {0, 0},
      int64[2] to = {2, 2}, int64[2] axes = {0, 1}, int64[2] huge = {1048576, 1048576}> {
@@ -116,7 +116,7 @@ from tests.benchmarks.benchmark_models import transformer
 size = int(sys.argv[2])
 transformer(Path(sys.argv[1]), size, size, 2, size, np.float32)
 """
-# A small model first: what is imported and made once in a process is not counted.
+# A small model is optimized first, so that imports and one-time allocations are not counted.
 OPTIMIZE = """
 import gc, onnxfold
 from onnxfold.support.system import peak_rss_bytes as peak
@@ -134,7 +134,7 @@ def run(code: str, *arguments) -> str:
 
 
 def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
-    """257 MiB in 18 weights; looking at one element of each would take 32 MiB by itself."""
+    """The model has 257 MiB in 18 weights. Reading one element of each would take 32 MiB."""
     small = tmp_path / "small.onnx"
     large = tmp_path / "large.onnx"
     run(MAKE, small, 8)
@@ -144,7 +144,7 @@ def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
 
 
 def test_results_are_freed_at_the_end_of_their_run(tmp_path) -> None:
-    """Twice 32 MiB of onnxruntime, one in a branch; four runs without a garbage collection."""
+    """onnxruntime returns 32 MiB twice, once in a branch; four runs collect no garbage."""
     model = tmp_path / "in.onnx"
     weight = np.ones((2048, 4096), np.float32)
     text = "then_branch = t () => (b) { e = Exp(v) b = Add(x, e) }, else_branch = f () => (x) { }"

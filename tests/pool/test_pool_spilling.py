@@ -1,4 +1,4 @@
-"""Above the memory limit, blocks move to a scratch file; every view of them stays what it was."""
+"""Test that memory above the limit is spilled to a scratch file and views keep their content."""
 
 import os
 
@@ -44,7 +44,7 @@ def test_every_view_keeps_its_content(bench):
         assert (other.array() == k).all()
 
 
-def test_what_was_spilled_is_counted_and_no_longer_live(bench):
+def test_spilled_memory_is_counted_and_not_live(bench):
     buffers = _fill_up(bench, 6)
     statistics = bench.pool.statistics
     assert statistics.spilled_bytes == sum(
@@ -58,7 +58,7 @@ def test_what_was_spilled_is_counted_and_no_longer_live(bench):
     assert statistics.live == 0
 
 
-def test_transposed_memory_spills_as_it_lies(bench):
+def test_transposed_memory_is_spilled_in_memory_order(bench):
     memory = np.asfortranarray(counting(SIDE, SIDE))
     buffer = bench.pool.adopt(memory, bench.held(counting(1)).dtype)
     bench.pool.retain(buffer)
@@ -80,8 +80,8 @@ def test_nothing_is_spilled_without_a_limit():
     assert all(b.region.kind is Memory.OWNED for b in buffers)
 
 
-def test_postponed_work_runs_within_the_limit(bench):
-    """A chain and many results of it: only the results are kept, on disk where they must be."""
+def test_deferred_work_runs_within_the_limit(bench):
+    """The pool keeps only the results of the chains, and spills them above the limit."""
     base = bench.held(counting(SIDE, SIDE))
     results = []
     for k in range(6):

@@ -1,4 +1,4 @@
-"""A buffer as a tensor of the model: read as an array, as bytes, or streamed into a file."""
+"""Test `BufferTensor`, read as an array, as bytes, or streamed into a file."""
 
 import io
 
@@ -19,7 +19,7 @@ def bench() -> Bench:
 
 @pytest.fixture
 def mapped(tmp_path) -> ir.Value:
-    """A weight [256, 384] in a file with a weight before and behind it."""
+    """Return a weight of shape [256, 384] between two other weights of a file."""
     weights = {f"w{k}": counting(256, 384) + k for k in range(3)}
     path = saved("g () => (float y) { y = Sum(w0, w1, w2) }", tmp_path / "model.onnx", **weights)
     return storage.load(path).graph.initializers["w1"]
@@ -42,7 +42,7 @@ def test_a_strided_view_is_read_in_row_major_order(bench):
     assert (tensor.name, tensor.dtype, tensor.nbytes) == ("w", ir.DataType.FLOAT, array.nbytes)
 
 
-def test_postponed_work_is_done_when_it_is_read(bench):
+def test_deferred_work_is_done_when_it_is_read(bench):
     result = bench.apply("Neg", bench.held(counting(512, 512)))
     tensor = BufferTensor(result)
     assert not result.is_known
@@ -88,7 +88,7 @@ def test_a_mapped_weight_is_a_span_of_its_file(mapped):
     assert BufferTensor(buffer).span == span
 
 
-def test_views_in_the_order_of_the_file_are_spans_and_others_are_not(mapped):
+def test_only_contiguous_views_are_spans(mapped):
     bench = Bench()
     base = bench.pool.buffer_of(mapped)
     flat = bench.apply("Reshape", base, bench.integers(-1))
@@ -102,11 +102,11 @@ def test_views_in_the_order_of_the_file_are_spans_and_others_are_not(mapped):
     assert bench.live_bytes < 256
 
 
-def test_memory_of_the_pool_is_no_span(bench):
+def test_memory_of_the_pool_has_no_span(bench):
     assert bench.held(counting(10)).span() is None
 
 
-def test_content_is_there_again_after_its_pages_were_released(mapped):
+def test_content_can_be_read_after_its_pages_are_released(mapped):
     bench = Bench()
     base = bench.pool.buffer_of(mapped)
     view = bench.apply("Transpose", base, perm=[1, 0])

@@ -1,4 +1,4 @@
-"""Models for the tests of storage: with tensors in every place where the format allows them."""
+"""Models for the tests of storage, with tensors in every place that the format allows."""
 
 import copy
 import functools
@@ -31,7 +31,7 @@ def constant(name: str, t: TensorProto) -> onnx.NodeProto:
 
 
 def parsed(text: str) -> onnx.ModelProto:
-    """A model from text, without the empty domains that the parser writes into it."""
+    """Parse a model and remove the empty domains that the parser writes."""
     model = onnx.parser.parse_model(text)
 
     def clear(nodes) -> None:
@@ -50,7 +50,7 @@ def parsed(text: str) -> onnx.ModelProto:
 
 
 def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
-    """y = x @ w + b, w [size, size] an initializer, b [size] a Constant."""
+    """Return y = x @ w + b. w [size, size] is an initializer, b [size] is a Constant."""
     model = parsed(
         f"""<ir_version: 9, opset_import: ["" : 17]>
         linear (float[batch, {size}] x) => (float[batch, {size}] y) {{
@@ -63,7 +63,7 @@ def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
 
 
 def nested(size: int = 64) -> onnx.ModelProto:
-    """Large tensors in initializers, constants, a subgraph in a subgraph, and a function."""
+    """Return a model with large tensors in initializers, Constants, subgraphs and a function."""
     model = parsed(TEXTS["branches in branches"])
 
     def fill(graph: onnx.GraphProto) -> None:
@@ -90,7 +90,7 @@ def sparse(name: str) -> onnx.SparseTensorProto:
 
 
 def everything() -> onnx.ModelProto:
-    """A model with every field filled in that is kept."""
+    """Return a model in which all fields are set that storage keeps."""
     model = nested()
     text_format.Merge(Path(__file__).with_name("everything.textproto").read_text(), model)
     function, more = model.functions
@@ -105,7 +105,7 @@ def everything() -> onnx.ModelProto:
 
 
 def fields_of(message: Message) -> set[str]:
-    """The full names of the fields that are filled in, in the messages inside, too."""
+    """Return the full names of the fields that are set in a message and its submessages."""
     found = set()
     for field, content in message.ListFields():
         found.add(field.full_name)
@@ -116,7 +116,7 @@ def fields_of(message: Message) -> set[str]:
 
 
 def all_fields(descriptor: Descriptor, known: set[str] | None = None) -> set[str]:
-    """The full names of the fields that a message can have, and those inside."""
+    """Return the full names of all fields of a message type and its submessages."""
     known = set() if known is None else known
     for field in descriptor.fields:
         if field.full_name not in known:
@@ -132,11 +132,11 @@ UNORDERED = {
     "opset_import": "domain",
     "quantization_annotation": "tensor_name",
 }
-"""Fields whose messages have no order, and what they are told apart by."""
+"""Fields with unordered messages, and the field of the messages by which they are sorted."""
 
 
 def normal(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with what has no order put in order."""
+    """Return the model with sorted messages in all unordered fields."""
 
     def order(message: Message) -> None:
         for field, content in message.ListFields():
@@ -152,10 +152,10 @@ def normal(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Streamed(ir.LazyTensor):
-    """0, 1, 2... as float32, computed while written."""
+    """A tensor of the numbers 0, 1, 2, ... as float32, computed while it is written."""
 
     def __init__(self, *shape: int, fail_at: int | None = None) -> None:
-        refuse = functools.partial(pytest.fail, "a streamed tensor is asked for its whole value")
+        refuse = functools.partial(pytest.fail, "the whole value of a streamed tensor is read")
         super().__init__(refuse, ir.DataType.FLOAT, ir.Shape(shape))
         self.reads = 0
         self.released = 0
@@ -198,7 +198,7 @@ def weight(path, name: str = "w") -> np.ndarray:
 
 
 def streamed(proto: onnx.ModelProto | None = None, *, rows: int = 1024, **kwargs) -> ir.Model:
-    """The linear model with one more initializer, 4 KiB a row, that is streamed."""
+    """Return the linear model with an additional streamed initializer of 4 KiB per row."""
     model = storage.from_proto(proto or linear())
     extra = ir.Value(name="s", const_value=Streamed(rows, 1024, **kwargs))
     model.graph.initializers.add(extra)

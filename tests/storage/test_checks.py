@@ -1,4 +1,4 @@
-"""What is seen to once, when a model is loaded: its graph, its ops, its imports, its functions."""
+"""Test the checks of graphs, ops, opset imports and functions when a model is loaded."""
 
 import onnx
 import onnx_ir as ir
@@ -16,7 +16,7 @@ def graph(body: str) -> onnx.ModelProto:
 
 
 def functions(count: int, body: str) -> onnx.ModelProto:
-    """y = F0(x), and count functions whose bodies call others."""
+    """Return y = F0(x) with ``count`` functions; ``{after}`` is the number of the next function."""
     made = "".join(
         f'<domain: "local", opset_import: ["" : 21, "local" : 1]> F{i} (u) => (v) '
         f"{{ {body.format(after=(i + 1) % count)} }}"
@@ -59,7 +59,7 @@ def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> Non
         ("k = Constant<value = float {1}>() y = Add(k, c)", "'value' is .* have field 't'"),
     ],
 )
-def test_what_is_wrong_with_a_node_is_explained(tmp_path, body: str, reason: str) -> None:
+def test_errors_of_invalid_nodes(tmp_path, body: str, reason: str) -> None:
     model = graph(body)
     if "value = float" in body:
         model.graph.node[0].attribute[0].ClearField("t")
@@ -121,8 +121,8 @@ def test_calls_have_no_more_inputs_and_outputs_than_the_function() -> None:
             onnxfold.optimize(model)
 
 
-def test_what_is_allowed(tmp_path) -> None:
-    """Any order, operands left out, attributes of others, ops that nobody knows."""
+def test_unusual_models_are_accepted(tmp_path) -> None:
+    """Any order of nodes, omitted operands, unknown attributes and unknown ops are accepted."""
     for body in (
         "y = Neg(t) t = Abs(x)",
         "y = Clip(x, , c0) c0 = Constant<value_float = 1.0>()",
@@ -137,7 +137,9 @@ def test_what_is_allowed(tmp_path) -> None:
     attributes = model.graph.node[0].attribute
     attributes.add(name="empty", type=onnx.AttributeProto.TENSOR)  # without a data type
     onnxfold.optimize_file(model, tmp_path / "m.onnx", report=tmp_path / "page.html")
-    attributes.add(name="sparse", type=onnx.AttributeProto.SPARSE_TENSOR)  # must stay one
+    attributes.add(
+        name="sparse", type=onnx.AttributeProto.SPARSE_TENSOR
+    )  # an empty sparse tensor is invalid
     with pytest.raises(ModelError, match="'sparse' has no value, or its type is not"):
         onnxfold.optimize(model)
 
@@ -167,13 +169,13 @@ def test_opsets(opsets: list[tuple[str, int]], reason: str) -> None:
         (functions(3, "t = Neg(u) v = local.F{after}(t)"), "calls itself"),
     ],
 )
-def test_functions_that_do_not_end(model: onnx.ModelProto, reason: str) -> None:
+def test_recursive_functions(model: onnx.ModelProto, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         storage.from_proto(model)
 
 
-def test_functions_that_double() -> None:
-    """Each calls the next one twice: a thousand lines amount to more than there is memory for."""
+def test_functions_that_expand_exponentially() -> None:
+    """Each function calls the next one twice, so the inlined model would not fit in memory."""
     model = functions(40, "t = local.F{after}(u) v = local.F{after}(t)")
     del model.functions[-1].node[:]
     model.functions[-1].node.append(helper.make_node("Neg", ["u"], ["v"]))

@@ -1,4 +1,4 @@
-"""Loading: views instead of copies, and one clear error for everything that is wrong."""
+"""Test that loading creates views instead of copies, and the errors of invalid models."""
 
 import gc
 import os
@@ -92,7 +92,7 @@ def test_tensors_everywhere(tmp_path) -> None:
 )
 def test_every_dtype(tmp_path, dtype: ir.DataType) -> None:
     if dtype.value not in TensorProto.DataType.values():
-        pytest.skip("onnx does not know it")
+        pytest.skip("onnx does not define this dtype")
     stored = np.random.default_rng(0).integers(0, 64, 8192 * dtype.bitwidth // 8, dtype=np.uint8)
     proto = TensorProto(name="w", data_type=dtype.value, dims=[64, 128], raw_data=stored.tobytes())
     model = opened(tmp_path, graph_model([], [proto]))
@@ -137,7 +137,7 @@ def test_length_may_be_omitted(tmp_path) -> None:
     model = onnx.load(external(tmp_path), load_external_data=False)
     entries = model.graph.initializer[0].external_data
     (length,) = (e for e in entries if e.key == "length")
-    length.value = "0"  # all the rest, too
+    length.value = "0"  # also means the rest of the file
     zero = opened(tmp_path, model).graph.initializers["w"].const_value
     entries.remove(length)
     weight = opened(tmp_path, model).graph.initializers["w"].const_value
@@ -182,7 +182,7 @@ def test_external_data_is_checked(tmp_path, entries: dict[str, str], reason: str
     assert caught.value.file == str(path)
     if "length" not in entries and "offset" not in entries:
         assert isinstance(caught.value, ExternalDataError)
-        failed = onnxfold.batch(path, tmp_path / "out").failed  # reads no file elsewhere
+        failed = onnxfold.batch(path, tmp_path / "out").failed  # batch reads no other file
         assert str(path) in str(failed[0].reason)
         with pytest.raises(Exception, match="xternal"):  # onnxruntime raises its own errors
             onnxfold.InferenceSession(path)
@@ -198,7 +198,7 @@ def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:
         target.CopyFrom(external_tensor(target.name, target.dims, location="../secret"))
         with pytest.raises(ExternalDataError, match="outside of"):
             opened(tmp_path, model)
-    target.CopyFrom(external_tensor("", target.dims, location="gone"))  # its node is named
+    target.CopyFrom(external_tensor("", target.dims, location="gone"))  # the error names the node
     with pytest.raises(ExternalDataError, match=r"tensor 'Constant -> .*data file 'gone'"):
         opened(tmp_path, model)
 
@@ -262,7 +262,7 @@ RAW = bytes(8192)
     ],
 )
 def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | None) -> None:
-    """A tensor with fields that do not fit, which is also the value of a Constant; or a graph."""
+    """Test invalid graphs, and invalid tensors as initializers and as values of Constants."""
     models = (
         [parsed(f'<ir_version: 9, opset_import: ["" : 17]> {model}')]
         if node != "w"
@@ -291,7 +291,7 @@ def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | N
         {"indices": numpy_helper.from_array(np.array([1, 6, 2], np.float32))},
         {"dims": [3, -4]},
         {"dims": [2**62, 2**62]},
-        {"dims": [2**15, 2**14]},  # 2 GiB when it is dense
+        {"dims": [2**15, 2**14]},  # 2 GiB as a dense tensor
         {"values": numpy_helper.from_array(np.array(1.0, np.float32))},
         {"values": helper.make_tensor("sp", onnx.TensorProto.STRING, [3], [b"a", b"b", b"c"])},
     ],
@@ -320,7 +320,7 @@ def test_a_sparse_tensor_reads_no_other_file(tmp_path, monkeypatch) -> None:
         opened(tmp_path, model)
 
 
-def test_all_sparse_tensors_together_are_small(tmp_path) -> None:
+def test_the_total_size_of_sparse_tensors_is_limited(tmp_path) -> None:
     model = graph_model([])
     for k in range(3):
         model.graph.sparse_initializer.append(sparse(f"s{k}"))
@@ -331,7 +331,7 @@ def test_all_sparse_tensors_together_are_small(tmp_path) -> None:
         opened(tmp_path, model)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # the second is onnxruntime's
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # onnxruntime writes int8
 @pytest.mark.parametrize("coordinates", [False, True])
 def test_small_sparse_tensors_become_dense(tmp_path, coordinates, dtype) -> None:
     places = np.array([1, 6, 11], np.int64)
@@ -349,7 +349,7 @@ def test_small_sparse_tensors_become_dense(tmp_path, coordinates, dtype) -> None
         np.testing.assert_array_equal(stored.numpy(), expected.reshape(3, 4))
 
 
-def test_everything_survives(tmp_path) -> None:
+def test_all_fields_survive_a_round_trip(tmp_path) -> None:
     original = everything()
     expected = normal(original)
     again = storage.from_proto(original)
@@ -366,24 +366,27 @@ def test_everything_survives(tmp_path) -> None:
     assert "onnxfold" not in str(storage.to_proto(model))
 
 
-def test_everything_is_everything() -> None:
-    """A field that a new release of onnx brings must be read and written, or be left out here."""
-    elsewhere = {"data_location", "external_data"}  # what they say is tested, they change
-    nobody = {"segment", "begin", "end"}  # of a tensor in pieces: nobody writes such
+def test_the_model_with_all_fields_is_complete() -> None:
+    """A field that a new release of onnx adds must be read and written, or be listed here."""
+    elsewhere = {
+        "data_location",
+        "external_data",
+    }  # tested by other tests, because saving changes them
+    unwritten = {"segment", "begin", "end"}  # of tensors in segments, which no exporter writes
     refused = {"sparse_tensors", "sparse_tensor", "sparse_initializer"}
     refused |= {"dims", "values", "indices"}  # of a sparse tensor
     refused |= {"tensors", "graphs", "type_protos"}  # no operator of ONNX has such attributes
-    training = {"training_info", "initialization", "algorithm"}  # left out
+    training = {"training_info", "initialization", "algorithm"}  # dropped
     training |= {"initialization_binding", "update_binding"}
-    devices = all_fields(onnx.DeviceConfigurationProto.DESCRIPTOR)  # left out, too
+    devices = all_fields(onnx.DeviceConfigurationProto.DESCRIPTOR)  # also dropped
     devices |= all_fields(onnx.NodeDeviceConfigurationProto.DESCRIPTOR)
     devices |= {"onnx.ModelProto.configuration", "onnx.NodeProto.device_configurations"}
     missing = all_fields(onnx.ModelProto.DESCRIPTOR) - fields_of(everything()) - devices
     names = {name.rpartition(".")[2] for name in missing}
-    assert names == elsewhere | nobody | refused | training
+    assert names == elsewhere | unwritten | refused | training
 
 
-def test_what_inference_does_not_need_is_left_out(tmp_path, caplog) -> None:
+def test_fields_that_inference_does_not_use_are_dropped(tmp_path, caplog) -> None:
     expected = linear()
     trained = linear()
     placed = linear()
@@ -440,8 +443,8 @@ def test_import_is_light() -> None:
     python("-c", code)
 
 
-def test_a_model_that_is_gone_maps_no_file(tmp_path) -> None:
-    """Where files that are mapped cannot be replaced, who waits for them should not wait long."""
+def test_reading_external_locations_leaves_no_file_mapped(tmp_path) -> None:
+    """On systems where mapped files cannot be replaced, mappings must end without the collector."""
     path = write(tmp_path / "m.onnx", linear())
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Memory does not grow with the model: measured in fresh processes, by the kernel."""
+"""Test in new processes that the peak memory does not depend on the size of the model."""
 
 import filecmp
 import sys
@@ -19,7 +19,7 @@ def peak(): return peak_rss_bytes() / 2**20
 
 
 def big_model(path, mebibytes: int, *, count: int) -> None:
-    """Write a model of ``count`` tensors without having it in memory."""
+    """Write a model with ``count`` tensors of random bytes."""
     rows = mebibytes * (1 << 20) // count // 4096
     chunk = np.random.default_rng(0).bytes(rows * 4096)
     tensors = [
@@ -38,7 +38,7 @@ def peaks(code: str, *args) -> list[float]:
 
 @pytest.fixture(scope="module")
 def source(request, tmp_path_factory):
-    """A model of 160 MiB in as many tensors as asked for."""
+    """Return the path of a model of 160 MiB with the requested number of tensors."""
     path = tmp_path_factory.mktemp("source") / "m.onnx"
     big_model(path, 160, count=request.param)
     yield path
@@ -89,7 +89,7 @@ print(start, peak())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_released_pages_leave_memory(tmp_path) -> None:
+def test_released_pages_are_removed_from_memory(tmp_path) -> None:
     big_model(tmp_path / "m.onnx", 128, count=32)
     code = """
 model = storage.load(sys.argv[1])

@@ -1,4 +1,4 @@
-"""An output never takes the place of a file that the source goes on to need, by whatever name."""
+"""Test that an output never replaces a file that the source still requires, by any name."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from onnxfold.support.errors import UsageError
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model ``m.model`` with its data in ``w.data``, and links to both."""
+    """Return a folder with a model ``m.model``, its data ``w.data``, and links to both."""
     write(tmp_path / "m.model", linear(), save_as_external_data=True, location="w.data")
     (tmp_path / "soft.data").symlink_to("w.data")
     (tmp_path / "hard.data").hardlink_to(tmp_path / "w.data")
@@ -59,13 +59,14 @@ def test_data_do_not_replace_a_file_of_the_source(folder, name) -> None:
     assert content(folder) == before
 
 
-def test_the_default_name_of_the_data_is_no_exception(folder) -> None:
+def test_data_with_the_default_name_do_not_replace_a_file_of_the_source(folder) -> None:
     os.rename(folder / "w.data", folder / "o.onnx.data")
     model = onnx.load(folder / "m.model", load_external_data=False)
     for tensor in model.graph.initializer:
         tensor.external_data[0].value = "o.onnx.data"
     onnx.save(model, folder / "m.model")
-    # An older model at the target used that file as well: without it, it looks like a leftover.
+    # The older model at the target also uses the data file. When the model is replaced, the data
+    # file looks like a leftover.
     shutil.copy(folder / "m.model", folder / "o.onnx")
     expected = run(folder / "m.model")
     with pytest.raises(UsageError, match="contains weights of"):
@@ -87,10 +88,10 @@ def test_a_copy_of_the_model_keeps_its_data(tmp_path, name) -> None:
 
 
 @pytest.mark.parametrize("load", [storage.load, ir.load])
-def test_in_place_they_are_replaced_together(folder, load) -> None:
+def test_a_model_and_its_data_are_replaced_together(folder, load) -> None:
     expected = run(folder / "m.model")
     path = folder / "m.model"
-    os.unlink(folder / "hard.data")  # onnx-ir does not read what has two names
+    os.unlink(folder / "hard.data")  # onnx-ir does not read a file with two names
     for target in (path, folder / "soft.model"):
         model = load(path)
         model.graph.initializers["w"].const_value = ir.tensor(

@@ -1,4 +1,4 @@
-"""Saving: streamed, in every layout, atomic, and readable by onnxruntime."""
+"""Test saving: streaming, all layouts, atomic replacement, and results that onnxruntime reads."""
 
 import os
 import stat
@@ -167,7 +167,7 @@ def test_alignment_and_ties(tmp_path) -> None:
     assert offsets["big"] % 4096 == 0 and offsets["big"] == offsets["tied"]
     assert all(offset % 64 == 0 for offset in offsets.values())
     np.testing.assert_array_equal(run(tmp_path / "out.onnx"), run(path))
-    # Ties survive another round.
+    # Ties are kept when the model is saved again.
     storage.save(storage.load(tmp_path / "out.onnx"), tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx.data").stat().st_size == (
         tmp_path / "out.onnx.data"
@@ -183,7 +183,7 @@ def test_in_place(tmp_path) -> None:
         storage.save(model, path, external_data=external_data)
         np.testing.assert_array_equal(run(path), expected)
         assert names_in(tmp_path) == ["m.onnx"] + (["m.onnx.data"] if external_data else [])
-    # The first model still reads the file that is long gone.
+    # The first model still reads the replaced file.
     np.testing.assert_array_equal(model.graph.initializers["w"].const_value.numpy(), array(64, 64))
     assert path.read_bytes() == original
     for _ in range(3):
@@ -211,7 +211,7 @@ def test_large_data_in_place(tmp_path, monkeypatch, links: bool) -> None:
     assert os.stat(tmp_path / "m.onnx.data").st_nlink == 1
 
 
-def test_copying_without_the_kernel(tmp_path, monkeypatch) -> None:
+def test_copying_without_copy_file_range(tmp_path, monkeypatch) -> None:
     path = write(tmp_path / "m.onnx", linear(600))
 
     def refuse(*_: object) -> None:
@@ -232,7 +232,7 @@ def test_sharing(tmp_path) -> None:
     assert external_locations(str(out)) == {"sub/in.onnx", "out.onnx.data"}
     np.testing.assert_array_equal(run(out), run(source))
     assert (report.bytes_shared, os.stat(f"{out}.data").st_size) == (64 * 64 * 4, 8192)
-    # Not below the folder of the target: copied.
+    # Weights outside of the folder of the target are copied.
     other = tmp_path / "other"
     other.mkdir()
     report = storage.save(storage.load(source), other / "out.onnx", share_weights=True)
@@ -258,7 +258,7 @@ def test_sharing_in_place(tmp_path) -> None:
     np.testing.assert_array_equal(weight(path, "s"), Streamed(2, 1024).expected())
 
 
-def test_data_of_other_models_is_left_alone(tmp_path) -> None:
+def test_data_of_other_models_is_not_replaced(tmp_path) -> None:
     path = write(tmp_path / "m.onnx", linear())
     storage.save(storage.load(path), path, external_data=True)
     storage.save(storage.load(path), tmp_path / "n.onnx", share_weights=True)
@@ -306,7 +306,7 @@ def test_links(tmp_path) -> None:
 
 
 def test_onnxruntime_reads_data_with_two_names(tmp_path) -> None:
-    """As they are for a moment when a model with data is replaced."""
+    """Data have two names for a moment while a model with data is replaced."""
     path = write(tmp_path / "m.onnx", linear())
     storage.save(storage.load(path), path, external_data=True)
     expected = run(path)
@@ -322,7 +322,7 @@ def test_two_gigabytes_need_external_data(tmp_path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_typed_fields_and_strings_stay(tmp_path) -> None:
+def test_typed_fields_and_strings_are_kept(tmp_path) -> None:
     model = parsed('<ir_version: 9, opset_import: ["" : 17]> g () => (int64[3000] t) { }')
     model.graph.initializer.append(helper.make_tensor("t", TensorProto.INT64, [3000], [1] * 3000))
     model.graph.initializer.append(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]))

@@ -1,4 +1,4 @@
-"""Saving that fails, is interrupted or killed: there is the old model or the new one, whole."""
+"""Test that a failed, interrupted or killed save leaves the complete old or new model."""
 
 import contextlib
 import itertools
@@ -42,7 +42,7 @@ def test_failure_leaves_the_old_model(tmp_path, external_data: bool) -> None:
 
 
 def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeypatch) -> None:
-    """Whatever system call is the last one, model and data agree, and the next save cleans up."""
+    """After an error at any system call, model and data agree, and the next save cleans up."""
     other = tmp_path_factory.mktemp("other")
     path = write(tmp_path / "m.onnx", linear())
     storage.save(storage.load(path), path, external_data=True)
@@ -88,7 +88,7 @@ def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeyp
     assert seen == {False, True}
 
 
-def test_external_data_that_went_away(tmp_path) -> None:
+def test_missing_external_data(tmp_path) -> None:
     path = write(tmp_path / "m.onnx", linear(), save_as_external_data=True, location="w.bin")
     model = ir.load(path)
     (tmp_path / "w.bin").rename(tmp_path / "gone.bin")
@@ -99,7 +99,7 @@ def test_external_data_that_went_away(tmp_path) -> None:
     assert names_in(tmp_path) == ["gone.bin", "m.onnx"]
 
 
-def test_errors_name_the_path(tmp_path) -> None:
+def test_errors_contain_the_path(tmp_path) -> None:
     model = storage.from_proto(linear())
     for path in (tmp_path, tmp_path / "none" / "m.onnx"):
         with pytest.raises(UsageError) as caught:
@@ -116,7 +116,7 @@ def test_errors_name_the_path(tmp_path) -> None:
 
 
 def test_no_permission() -> None:
-    """Also root cannot create files there."""
+    """Not even root can create files in this folder."""
     if not os.path.isdir("/sys/kernel"):
         pytest.skip("no such file system")
     with pytest.raises(OnnxFoldError, match=r"/sys/kernel/m\.onnx: cannot be written"):
@@ -124,7 +124,7 @@ def test_no_permission() -> None:
 
 
 def test_full_disk(tmp_path) -> None:
-    """A limit on the length of files stands in for a full disk: the same path through the code."""
+    """A limit of the file size simulates a full disk, which takes the same path in the code."""
     resource = pytest.importorskip("resource")
     path = write(tmp_path / "m.onnx", linear())
     before = path.read_bytes()
@@ -152,7 +152,7 @@ def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
 
 
 def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> int:
-    """Save a new model over ``path``; die at the step-th change of a name, before it or after."""
+    """Save a model to ``path``; kill the process before or after the step-th change of a name."""
     model = storage.load(path)
     model.doc_string = "new"
     weight = storage.load(other).graph.initializers["w"].const_value
@@ -179,7 +179,7 @@ def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> i
 
 @pytest.mark.parametrize("external", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_kill_at_every_rename(tmp_path: Path, external: bool) -> None:
-    """What had data of its own gets new ones, or becomes one file."""
+    """A model with external data gets new data, or is replaced by a single file."""
     folder = tmp_path / "models"
     folder.mkdir()
     path = folder / "m.onnx"

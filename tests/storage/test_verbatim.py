@@ -1,4 +1,4 @@
-"""Messages of files that are written again: what is not changed stays, and is not read."""
+"""Test that `VerbatimModel` writes unchanged parts of a file again without reading them."""
 
 import os
 import sys
@@ -16,8 +16,8 @@ from onnxfold.support.errors import ModelError, UsageError
 EXTERNAL = {"save_as_external_data": True, "location": "in.bin", "size_threshold": 0}
 
 
-def test_everything_stays(tmp_path) -> None:
-    """Also what an `ir.Model` does not have."""
+def test_all_fields_are_kept(tmp_path) -> None:
+    """The same holds for fields that `ir.Model` does not have."""
     model = everything()
     model.graph.sparse_initializer.append(sparse("sp"))
     model.training_info.add().initialization.initializer.append(tensor("t", 64, 64))

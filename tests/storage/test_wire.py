@@ -1,4 +1,4 @@
-"""Reading bytes finds every tensor, changes nothing else, and refuses what is damaged."""
+"""Test that reading bytes finds all tensors, changes nothing else, and rejects damaged files."""
 
 import contextlib
 
@@ -53,7 +53,7 @@ def models(draw) -> onnx.ModelProto:
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(models())
 def test_round_trip(tmp_path_factory, model: onnx.ModelProto) -> None:
-    """Sizes on both sides of the one from which a tensor is a view of its file."""
+    """Some tensors are smaller, some larger than the minimum size of a view of the file."""
     assert normal(storage.to_proto(storage.from_proto(model))) == normal(model)
     path = tmp_path_factory.getbasetemp() / "trip.onnx"
     path.write_bytes(model.SerializeToString())
@@ -68,7 +68,7 @@ def test_truncated_files(tmp_path) -> None:
     path = tmp_path / "cut.onnx"
     for cut in range(0, len(data), 37):
         path.write_bytes(data[:cut])
-        # Between two top-level fields what is left is a smaller message; it may be a model.
+        # A file that is cut between two top-level fields is a smaller message and may be a model.
         try:
             onnx.ModelProto.FromString(data[:cut])
             whole = True

@@ -119,7 +119,7 @@ def test_conditions_with_two_possible_outcomes_are_kept(nodes: str):
     ],
 )
 @pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 crashes on some ranks of operands")
-def test_onnxruntime_rejects_ranks_that_the_analysis_excludes(node: str, shapes: list[tuple[int, ...]]):
+def test_onnxruntime_rejects_the_excluded_ranks(node: str, shapes: list[tuple[int, ...]]):
     """onnxruntime checks a rank in the run if the rank is not known when the model is loaded."""
     model = parse(f"g (float[] x, float[] w, float[] r) => (float[] o) {{ {node} }}")
     for value in (*model.graph.input, *model.graph.output):

@@ -1,10 +1,17 @@
-"""Nodes that exporters and onnxruntime's optimizer write, on operands at several sizes.
+"""Test facts about nodes that exporters and onnxruntime's optimizer write, at several sizes.
 
-A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. Each output is a letter:
-t if its dtype and shape are told, e if elements decide about its shape, d if at least its dtype is
-told, s if nothing may be told, and a dot if it is not there. An operand is a type and dims: f[B,S]
-is float32 and fed, u8[2]%9 is below 9, i64{3} is an initializer. Ops are com.microsoft's at opset
-17, and onnx's own after ``@opset``.
+A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. OUTPUTS has one letter for
+each output:
+
+    t    the dtype and the shape are known
+    e    the dtype is known, and the shape depends on elements
+    d    at least the dtype is known
+    s    nothing is known
+    .    the output is omitted
+
+An operand is a type and dims: f[B,S] is a float32 input, u8[2]%9 is an input with elements below 9,
+i64{3} is an initializer, and - is an omitted operand. Ops after ``@OPSET`` belong to ONNX, others to
+com.microsoft at opset 17.
 """
 
 import re
@@ -60,11 +67,11 @@ class Case:
         return self.op
 
     def marked(self, letters: str) -> list[str]:
-        """Names of the outputs with one of the letters."""
+        """Return the names of the outputs with one of the letters."""
         return [f"o{k}" for k, letter in enumerate(self.outputs) if letter in letters]
 
     def model(self, fixed: Mapping[str, int] | None = None) -> onnx.ModelProto:
-        """The model of that node, its dims with names or, if they are given, of these sizes."""
+        """Return a model of the node, in which the dims in `fixed` have these sizes."""
         inputs = []
         constants = []
         names = []
@@ -131,7 +138,7 @@ CASES = [_case(line) for line in TABLE.splitlines() if line[0] != "#"]
 
 @pytest.fixture(params=CASES, ids=str)
 def case(request) -> Case:
-    """Older releases of onnxruntime know some of the ops, and have no kernel for the CPU."""
+    """Return a case, or skip it if this release of onnxruntime has no kernel for the CPU."""
     try:
         reference_session(request.param.model())
     except NotImplemented as error:
@@ -146,7 +153,7 @@ def facts_of(model: onnx.ModelProto) -> dict[str, Fact]:
 
 
 def test_facts_hold(case: Case):
-    """At every size, of dims with names, of dims that are numbers and of both; dtypes, too."""
+    """Facts about dtypes and shapes hold if the dims are symbolic, fixed, or partly fixed."""
     model = case.model()
     facts = facts_of(model)
     assert all(facts[name].dtype for name in case.marked("tde"))
@@ -164,8 +171,8 @@ def test_facts_hold(case: Case):
         assert FactCheck(fixed).check(feeds)
 
 
-def test_shapes_behind_them_fold(case: Case):
-    """The first axis kept, the others joined: no sizes are asked for when the model runs."""
+def test_shape_arithmetic_after_the_node_is_folded(case: Case):
+    """A Reshape keeps the first axis and joins the others. Its target needs no Shape node."""
     model = case.model()
     facts = facts_of(model)
     node = helper.make_node

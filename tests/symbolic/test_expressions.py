@@ -1,4 +1,4 @@
-"""The normal form, against arithmetic on numbers."""
+"""Compare expressions in normal form with arithmetic on numbers."""
 
 import numpy as np
 from fact_check import Evaluation
@@ -33,7 +33,7 @@ STEPS = st.lists(
     sizes=st.tuples(*[st.integers(0, 6)] * 3),
     constants=st.tuples(*[st.integers(-3, 5)] * 2),
 )
-def test_expressions_are_what_they_stand_for(steps, sizes, constants):
+def test_expressions_agree_with_numbers(steps, sizes, constants):
     algebra = Algebra()
     evaluation = Evaluation(algebra)
     assert all(map(evaluation.holds, map(algebra.symbol, "abc"), sizes))
@@ -71,8 +71,8 @@ def test_equal_expressions_are_equal():
     assert isinstance(algebra.equal(b, 0), Expr)
 
 
-def test_dividing_by_0_is_nothing_to_rely_on():
-    """A model that does it is not run; it may be there, in a branch that is not taken."""
+def test_a_division_by_0_is_not_evaluated():
+    """The division may be in a branch that does not run, so it is not an error."""
     algebra = Algebra()
     size = algebra.symbol("N")
     for divide in (algebra.floor_div, algebra.trunc_div):

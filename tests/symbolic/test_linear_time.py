@@ -1,4 +1,4 @@
-"""Ten times the shape arithmetic takes ten times the work, whatever sizes are computed."""
+"""Test that the work of the symbolic passes is linear in the number of nodes."""
 
 import random
 
@@ -12,25 +12,25 @@ from onnxfold.passes.value_info import ValueInfo
 
 ARITHMETIC = ["Mul", "Add", "Div", "Sub", "Max", "Mod", "Min"]
 LINKS = {
-    # what exporters write: sizes are asked for, multiplied, and put together
+    # shape arithmetic of exporters: Shape, Gather, products of sizes, and Concat
     "reshapes": """s{k} = Shape(x{k}) b{k} = Gather(s{k}, zero) r{k} = Gather(s{k}, one)
         m{k} = Mul(b{k}, r{k}) mu{k} = Unsqueeze(m{k}, ax) to{k} = Concat<axis=0>(mu{k}, rest)
         f{k} = Reshape(x{k}, to{k}) bu{k} = Unsqueeze(b{k}, ax) ru{k} = Unsqueeze(r{k}, ax)
         back{k} = Concat<axis=0>(bu{k}, ru{k}, eight) z{k} = Relu(f{k})
         h{k} = Reshape(z{k}, back{k}) x{n} = Add(h{k}, x{k})""",
-    # a number that is computed from the one before
+    # numbers that are each computed from the previous one
     "one number": "a{n} = {op}(a{k}, {other})",
-    # sizes of sizes: halves of halves, joined and cut again
+    # halves of halves of a size, which are concatenated and sliced
     "windows": """h{k} = MaxPool<kernel_shape=[2], strides=[2]>(x{k})
         t{k} = Concat<axis=2>(h{k}, h{k}) s{k} = Shape(h{k}) g{k} = Gather(s{k}, one)
         e{k} = Unsqueeze(g{k}, ax) c{k} = Slice(t{k}, ax, e{k}, first)
         x{n} = Concat<axis=1>(c{k}, t{k})""",
-    # axes that may be squeezed, of which some must be
+    # Ifs that may squeeze an axis, and Transposes that require the rank without this axis
     "squeezes": """s{k} = Shape(x{k}) g{k} = Gather(s{k}, last) q{k} = Equal(g{k}, one)
         i{k} = If(q{k}) <then_branch = t{k} () => (u{k}) {{ u{k} = Squeeze(x{k}, rest) }},
                          else_branch = e{k} () => (v{k}) {{ v{k} = Identity(x{k}) }}>
         j{k} = Relu(i{k}) p{k} = Transpose<perm=[1,0]>(j{k}) x{n} = Unsqueeze(p{k}, rest)""",
-    # a long chain of arithmetic on one size, and lists of sizes made of what is on the way
+    # a long chain of arithmetic on one size, and lists of its intermediate results
     "lists": """a{n} = {op}(a{k}, {other}) au{k} = Unsqueeze(a{n}, ax)
         c{k} = Concat<axis=0>(au{k}, bu) o{k} = ConstantOfShape(c{k})""",
 }
@@ -56,13 +56,13 @@ def links(kind: str, nodes: int) -> str:
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_work_grows_with_the_nodes(kind):
+def test_work_is_linear_in_the_number_of_nodes(kind):
     def work(count: int) -> int:
         model = storage.from_proto(parse(links(kind, count), 17))
         return calls_of(lambda: (SymbolicShapes()(model), ValueInfo()(model)))
 
-    work(100)  # what is imported and looked up once
+    work(100)  # imports modules and fills caches
     fewer = work(200)
     more = work(2_000)
     assert more <= 12 * fewer
-    assert more > 5 * fewer, "the chain is not as long as it should be"
+    assert more > 5 * fewer, "the chain is too short"

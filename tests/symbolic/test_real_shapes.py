@@ -1,4 +1,4 @@
-"""Exported models: all facts hold, and the rewritten model gives the same bits at many sizes."""
+"""Test that facts about exported models hold and that rewritten models give equal results."""
 
 import copy
 import random
@@ -32,7 +32,7 @@ AT_MOST = {
     "tests/data/control_flow.onnx": 16,
     "models/swin.onnx": 266,
 }
-"""Nodes that these passes alone leave."""
+"""Maximum number of nodes that remain after these passes without others."""
 
 
 @pytest.mark.parametrize("path", MODELS)
@@ -62,7 +62,7 @@ def assert_close(want: np.ndarray, got: np.ndarray, rtol: float) -> None:
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("path", [*MODELS][:2])
-def test_sizes_that_no_example_used(path, level, tmp_path):
+def test_optimized_models_agree_at_many_sizes(path, level, tmp_path):
     target = tmp_path / "out.onnx"
     onnxfold.optimize_file(ROOT / path, target, level=level)
     before = reference_session(ROOT / path)
@@ -80,7 +80,7 @@ REFUSALS = tuple(
 
 
 def half_known(model: onnx.ModelProto, draw: random.Random) -> onnx.ModelProto:
-    """Every other dim gets a name of its own."""
+    """Return a copy of a model in which half of the dims of inputs are symbols, at random."""
     opened = copy.deepcopy(model)
     opened.ir_version = min(opened.ir_version, 10)
     for k, info in enumerate(opened.graph.input):

@@ -1,4 +1,4 @@
-"""Sizes through sequences and through the bodies of Loops, against onnxruntime."""
+"""Compare inferred sizes in sequences and in bodies of Loops with onnxruntime."""
 
 import numpy as np
 import onnx.parser
@@ -60,7 +60,7 @@ def test_sequences(nodes):
         assert check.check(feeds) > 2
 
 
-def test_loops_give_one_number_of_turns():
+def test_scan_outputs_of_a_loop_have_one_length():
     model = parse(
         """g (float[N] x) => (float[T,N] a) {
             n = Constant<value_int = 4>()  yes = Constant<value_int = 1>()  go = Cast<to=9>(yes)
@@ -101,7 +101,7 @@ def test_sizes_of_one_letter_broadcast(equation, left):
 
 
 @pytest.mark.parametrize("equation", [".ij,jk->ik", "...i...,j->ij", "....i,j->ij"])
-def test_an_einsum_that_onnx_never_ends_on_stays(equation):
+def test_an_einsum_on_which_onnx_hangs_is_not_folded(equation):
     text = f"""g (float[3,3] x) => (float[3,3] y) <float[3,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
         z = Einsum<equation = "{equation}">(w, w)  y = Add(x, z) }}"""
     optimized = onnxfold.optimize(parse(text))

@@ -1,7 +1,7 @@
 """Simulate macOS on Linux for onnxfold: ``pytest -p tests.portability.as_on_macos``.
 
-Modules of onnxfold see ``sys.platform == "darwin"`` and none of the functions that macOS lacks. Not
-simulated: files in /proc are there, and memory is reported as on Linux.
+Modules of onnxfold see ``sys.platform == "darwin"``, and functions that macOS lacks do not exist.
+The simulation does not hide files in /proc, and reports memory as on Linux.
 """
 
 import fcntl

@@ -1,15 +1,15 @@
 """Simulate Windows on Linux for onnxfold: ``pytest -p tests.portability.as_on_windows``.
 
-Modules of onnxfold, in this process and in those that it starts, see ``sys.platform == "win32"``
-and none of the functions that Windows lacks. Functions of Windows are replaced by functions of
-Linux with the same effect. Other packages are not changed.
+Modules of onnxfold, in this process and its child processes, see ``sys.platform == "win32"``, and
+functions that Windows lacks do not exist. Functions of Windows are replaced by functions of Linux
+with the same effect. Other packages are not changed.
 
 For all packages, a file that a process has open or mapped cannot be removed or replaced, and cannot
 be renamed unless `_winapi.CreateFile` has opened it. A folder with such a file cannot be renamed.
-Text without an encoding is in cp1252.
+The default encoding of text files is cp1252.
 
-Not simulated: Windows' own rules for paths, its locks of files, the memory of mapped files,
-consoles, and libraries.
+The simulation does not include Windows' rules for paths, its file locks, the memory of mapped
+files, consoles, and libraries.
 """
 
 import builtins
@@ -97,7 +97,7 @@ ABSENT_IN_SIGNAL = {
     "setitimer",
 }
 
-FILE_SHARE_DELETE = 4  # of Windows' winnt.h
+FILE_SHARE_DELETE = 4  # from winnt.h
 
 EXIT_CODES = {
     signal.SIGABRT: 0xC0000409,
@@ -105,7 +105,7 @@ EXIT_CODES = {
     signal.SIGILL: 0xC000001D,
     signal.SIGSEGV: 0xC0000005,
 }
-"""Exit codes by signal. Another signal that ends a process is as a call of TerminateProcess."""
+"""Exit codes by signal. Other fatal signals have the exit code 1, as TerminateProcess has."""
 
 # ---------------------------------------------------------------- files in use
 
@@ -116,12 +116,12 @@ def is_in_use(path: Any) -> bool:
 
 
 def is_fixed(path: Any) -> bool:
-    """Return whether a process has opened the file in another way than by `create_file`."""
+    """Return whether a process has opened the file without `create_file`."""
     return False in uses(path)
 
 
 def uses(path: Any) -> Iterator[bool]:
-    """Yield whether the file may be renamed, for each descriptor and mapping of it."""
+    """Yield for each descriptor and mapping of the file whether it permits renaming."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -139,13 +139,13 @@ def uses(path: Any) -> Iterator[bool]:
         with contextlib.suppress(OSError), linux_open(f"/proc/{process}/maps", "rb") as lines:
             text = lines.read()
             if name in text or inode in text:
-                yield True  # a mapping alone does not prevent it
+                yield True  # mappings permit renaming
 
 
 def is_unused(path: Any) -> bool:
-    """Return whether the system grants an exclusive lease of a file, which is fast.
+    """Return whether the system grants an exclusive lease of a file.
 
-    The system then is certain that no process has the file open or mapped.
+    The system grants it only if no process has the file open or mapped. This check is fast.
     """
     with contextlib.suppress(OSError):
         descriptor = linux_os_open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -158,7 +158,7 @@ def is_unused(path: Any) -> bool:
 
 
 def shares_name(description: str) -> bool:
-    """Return whether a descriptor, or one that it duplicates, is of `create_file`."""
+    """Return whether `create_file` made the descriptor, or the one that it duplicates."""
     with linux_open(description) as lines:
         flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
     return bool(flags & os.O_NONBLOCK)
@@ -181,7 +181,7 @@ def entries(folder: str) -> list[str]:
 
 
 def refuse(path: Any) -> None:
-    # the same text as on Linux, which tests compare
+    # tests compare the error text of Linux
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
@@ -247,7 +247,7 @@ class FileLock(filelock.FileLock):
         super().release(force)
         with contextlib.suppress(OSError):
             descriptor = linux_os_open(self.lock_file, os.O_RDWR)
-            with os.fdopen(descriptor):  # another process may hold the lock now
+            with os.fdopen(descriptor):  # another process may have the lock
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 linux_unlink(self.lock_file)
 
@@ -256,7 +256,7 @@ class FileLock(filelock.FileLock):
 
 
 class Process(psutil.Process):
-    """A process with the figures that psutil reports on Windows."""
+    """A process with the attributes that psutil has on Windows."""
 
     def memory_info(self) -> Any:
         own = super().memory_info()
@@ -270,13 +270,13 @@ class Process(psutil.Process):
     def children(self, recursive: bool = False) -> list[Any]:
         found = []
         for process in super().children(recursive):
-            with contextlib.suppress(psutil.Error):  # it has ended
+            with contextlib.suppress(psutil.Error):  # the process has ended
                 found.append(Process(process.pid))
         return found
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """A process in a group of its own gets no signals of the terminal. Crashes are exit codes."""
+    """Give process groups no signals of the terminal, and report crashes as exit codes."""
 
     def __init__(self, command: Any, *arguments: Any, creationflags: int = 0, **options: Any):
         options["start_new_session"] = bool(creationflags)
@@ -299,7 +299,7 @@ linux_os_open = os.open
 linux_fsync = os.fsync
 linux_unlink = os.unlink
 
-# Processes that are older than this one use no files of the tests, unless they have started it.
+# Older processes do not use files of the tests, except the parents of this process.
 UNRELATED = processes() - own_and_parents()
 
 VIEWS: dict[str, types.ModuleType] = {
@@ -318,13 +318,13 @@ VIEWS: dict[str, types.ModuleType] = {
 
 _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
-signal.signal(signal.SIGIO, signal.SIG_IGN)  # another process opens a file with a lease
+signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent if another process opens a leased file
 subprocess.Popen = Popen  # type: ignore[misc]
 os.unlink = removing(os.unlink)
 os.remove = os.unlink
 os.replace = renaming(os.replace, replaces=True)
 os.rename = renaming(os.rename, replaces=False)
-shutil._use_fd_functions = False  # type: ignore[attr-defined]  # they open folders
+shutil._use_fd_functions = False  # type: ignore[attr-defined]  # these functions open folders
 builtins.open = open_text
 io.open = open_text
 install(__name__, VIEWS, ABSENT_MODULES)

@@ -1,6 +1,6 @@
-"""Let modules of onnxfold and of its tests see another operating system.
+"""Simulate another operating system for modules of onnxfold and its tests.
 
-This includes the processes that onnxfold starts.
+The simulation includes the processes that onnxfold starts.
 """
 
 import builtins
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SEEING = (str(ROOT / "onnxfold"), str(ROOT / "tests"))
-NOT_SEEING = str(Path(__file__).parent)
+AFFECTED = (str(ROOT / "onnxfold"), str(ROOT / "tests"))
+UNAFFECTED = str(Path(__file__).parent)
 
 
 class View(types.ModuleType):
-    """A module without some names, and with others instead."""
+    """A module that hides some names and adds or replaces others."""
 
     def __init__(
         self, module: types.ModuleType, absent: Collection[str] = (), **added: Any
@@ -46,18 +46,18 @@ def install(
     """
     assert "onnxfold.support.system" not in sys.modules
     prefix = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {simulation}; "
-    usual_import = builtins.__import__
+    original_import = builtins.__import__
 
     def import_module(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
         file = str((globals or {}).get("__file__", ""))
-        if not level and file.startswith(SEEING) and not file.startswith(NOT_SEEING):
+        if not level and file.startswith(AFFECTED) and not file.startswith(UNAFFECTED):
             if name in absent:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
             if name in views:
                 return views[name]
-        module = usual_import(name, globals, locals, fromlist, level)
+        module = original_import(name, globals, locals, fromlist, level)
         isolated: Any = sys.modules.get("onnxfold.support.isolated")
         program = getattr(isolated, "_PROGRAM", prefix)
         if not program.startswith(prefix):

@@ -1,4 +1,4 @@
-"""onnxfold with the functions of Windows, where files in use cannot be replaced, and of macOS."""
+"""Test onnxfold on simulated Windows, where files in use cannot be replaced, and macOS."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from processes import python
 from onnxfold.support.files import prefix
 from tests.portability.posix_only import POSIX_ONLY
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux is used as Windows")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the simulations require Linux")
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +73,7 @@ def test_every_skipped_test_exists():
         assert f"def {function}" in (ROOT / path).read_text(encoding="utf-8"), name
 
 
-def test_the_processes_of_pytest_simulate_windows(tmp_path):
+def test_processes_of_pytest_simulate_windows(tmp_path):
     (tmp_path / "test_system.py").write_text(
         "def test_it(worker_id):\n"
         "    from onnxfold.support import system\n"
@@ -83,7 +83,7 @@ def test_the_processes_of_pytest_simulate_windows(tmp_path):
     assert "1 passed" in python("-m", "pytest", *options, tmp_path, cwd=ROOT)
 
 
-def test_a_mapped_file_cannot_be_replaced_here(folder):
+def test_mapped_files_cannot_be_replaced(folder):
     code = """
 assert not system.CAN_REMOVE_OPEN_FILES
 model = storage.load(folder / "m.onnx")
@@ -99,7 +99,7 @@ for change in (lambda: os.unlink("models/m.onnx.data"), lambda: os.replace("a", 
     run(code, folder)
 
 
-def test_a_model_in_memory_survives_a_save_over_its_files(folder):
+def test_loaded_model_is_valid_after_overwriting_its_files(folder):
     code = """
 model = storage.load(folder / "m.onnx")
 before = weight(model).copy()
@@ -120,7 +120,7 @@ assert names() == ["m.onnx"], names()
     run(code, folder)
 
 
-def test_the_next_save_removes_replaced_files_of_an_ended_process(folder):
+def test_next_save_removes_replaced_files_of_an_ended_process(folder):
     code = """
 model = storage.load(folder / "m.onnx")
 storage.save(model, folder / "m.onnx")
@@ -174,7 +174,7 @@ assert names() == ["m.onnx", "m.onnx.data"], names()
 
 
 @pytest.mark.parametrize("external", [True, False])
-def test_a_process_killed_between_two_renames_loses_no_model(folder, external):
+def test_process_killed_between_renames_loses_no_model(folder, external):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     found = []
     missing = 0
@@ -200,7 +200,7 @@ def test_a_process_killed_between_two_renames_loses_no_model(folder, external):
     assert [*dict.fromkeys(found)] == ["g", "new"]  # the old model, then the new one
 
 
-def test_a_file_that_another_program_uses_is_an_error_with_a_remedy(folder):
+def test_file_in_use_is_an_error_with_a_remedy(folder):
     code = """
 kept = open(folder / "m.onnx", "rb")
 before = names()
@@ -214,7 +214,7 @@ assert names() == before, names()
 
 
 @both
-def test_the_command_line_optimizes_in_place(folder, simulation):
+def test_command_line_optimizes_in_place(folder, simulation):
     code = """
 from onnxfold.cli import main
 assert main(["optimize", str(folder / "m.onnx"), "-o", str(folder / "m.onnx"), "--check", "1"]) == 0

@@ -1,4 +1,4 @@
-"""What the pass leaves of shape arithmetic, in graphs, subgraphs and functions."""
+"""Test how shape arithmetic in graphs, subgraphs and functions is simplified."""
 
 import ast
 import json
@@ -53,7 +53,7 @@ def test_dims_are_fixed_on_request(options):
         ({"input_shapes": {"x": [2, -2, 4]}}, r"\['x'\]\[1\] must be .* at least -1, got -2"),
     ],
 )
-def test_what_cannot_be_fixed(options, message):
+def test_invalid_fixed_dims_are_rejected(options, message):
     with pytest.raises(UsageError, match=message):
         onnxfold.optimize(parse(BATCH), **options)
 
@@ -62,13 +62,13 @@ def test_what_cannot_be_fixed(options, message):
     ("node", "fails", "runs"),
     [
         ("Add (x, w)", 2, 3),
-        ("Add (x, w)", 5, 1),  # it is broadcast
+        ("Add (x, w)", 5, 1),  # x is broadcast
         ("MatMul (w, x)", 4, 3),
         ("Concat <axis = 1> (x, w)", 1, 3),
         ("Reshape (x, s)", 5, 3),
     ],
 )
-def test_sizes_with_which_no_run_succeeds_are_refused(node, fails, runs):
+def test_sizes_with_which_every_run_fails_are_rejected(node, fails, runs):
     weights = f"float[3, 3] w = {{{', '.join('1' * 9)}}}, int64[2] s = {{-1, 9}}"
     text = f"g (float[n, 3] x) => (float[p, q] y) <{weights}> {{ [a] y = {node} }}"
     made = onnxfold.optimize(parse(text), dims={"n": runs})
@@ -77,7 +77,7 @@ def test_sizes_with_which_no_run_succeeds_are_refused(node, fails, runs):
         onnxfold.optimize(parse(text), dims={"n": fails})
 
 
-def test_scales_of_blocks_have_other_sizes_than_the_operand():
+def test_block_scales_may_have_other_sizes_than_the_operand():
     text = """g (int32[n, 6] x) => (float[p, q] y) <float[4, 2] s = {1, 2, 3, 4, 5, 6, 7, 8}> {
         y = DequantizeLinear <axis = 1, block_size = 3> (x, s) }"""
     made = onnxfold.optimize(parse(text), dims={"n": 4})
@@ -125,7 +125,7 @@ def test_expressions_of_dims_are_fixed_with_them():
     assert sizes == [[1, 4], [1, 8], [1, 12]]
     made = onnxfold.optimize(named("past_seq + seq"), dims={"seq": 4})
     assert made.graph.input[2].type.tensor_type.shape.dim[1].dim_param == "past_seq + 4"
-    made = onnxfold.optimize(named("seq-len"), dims={"seq": 4})  # of this, len is no dim
+    made = onnxfold.optimize(named("seq-len"), dims={"seq": 4})  # "len" is not a dim
     assert made.graph.input[2].type.tensor_type.shape.dim[1].dim_param == "seq-len"
 
 
@@ -137,7 +137,7 @@ def test_expressions_of_dims_are_fixed_with_them():
         {"input_shapes": {"past": [1, 1 << 63]}},
     ],
 )
-def test_sizes_beyond_64_bits_are_refused(options):
+def test_sizes_beyond_64_bits_are_rejected(options):
     with pytest.raises(onnxfold.UsageError, match=f"the size {1 << 63} of '.*' has more than 64"):
         onnxfold.optimize(named("2*seq"), **options)
 
@@ -157,7 +157,7 @@ def test_sizes_beyond_64_bits_are_refused(options):
         "-",
     ],
 )
-def test_any_text_names_a_dim(name):
+def test_any_text_can_be_the_name_of_a_dim(name):
     model = named(name)
     assert onnxfold.compare(model, onnxfold.optimize(model), seeds=2).passed
     assert onnxfold.compare(model, model, dims={name: 3}).sizes["seed 0"][name] == 3
@@ -165,7 +165,7 @@ def test_any_text_names_a_dim(name):
     assert made.graph.input[2].type.tensor_type.shape.dim[1].dim_value == 3
 
 
-def test_a_dim_that_is_called_like_an_input_is_recorded_too():
+def test_a_dim_with_the_name_of_an_input_is_recorded():
     model = named("ids")
     made = onnxfold.optimize(model, dims={"ids": 3}, input_shapes={"ids": [1, 4]})
     record = json.loads({p.key: p.value for p in made.metadata_props}["onnxfold.fixed_dims"])

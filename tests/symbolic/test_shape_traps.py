@@ -1,4 +1,4 @@
-"""What must not be frozen or assumed: dims that are 0 or 1 or anything else in some run."""
+"""Test that the analysis assumes no sizes that are different in some runs, such as 0 and 1."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from fact_check import FactCheck
 from symbolic_check import floats, inputs, parse, rewrite
 
 
-def test_what_onnx_infers_and_onnxruntime_does_not_make():
-    """Defaults of attributes that inference passes over; where a scalar is not zero."""
+def test_shapes_for_which_onnx_and_onnxruntime_differ():
+    """onnx ignores defaults of attributes of STFT. NonZero accepts a scalar."""
     text = """
         g (float[2,12,1] w, float x, float[N] v) => (float[a,b,c,d] y)
         <int64 n = {4}, int64 e = {1}>
@@ -21,7 +21,7 @@ def test_what_onnx_infers_and_onnxruntime_does_not_make():
 
 @pytest.mark.parametrize("declared", ["float", *(f"float[{n},3]" for n in "25Na")])
 @pytest.mark.parametrize("turns", ["n", "two"])
-def test_a_loop_without_a_turn_makes_what_its_body_declares(declared, turns):
+def test_a_loop_without_iterations_has_the_declared_shape(declared, turns):
     text = f"""
         g (float[N,3] x, int64 n) => (int64[a] y) <bool c = {{1}}, int64 two = {{2}}>
         {{ o, t = Loop({turns}, c, x) <body = b (int64 i, bool k, {declared} s)
@@ -63,8 +63,8 @@ ALLOW_ZERO = [(13, ""), (18, ""), (18, "<allowzero=1>"), (18, "<allowzero=2>")]
 
 @pytest.mark.parametrize(("opset", "attribute"), ALLOW_ZERO)
 @pytest.mark.parametrize("target", ["b, rest", "b, t, rest", "b, t, rest, two", "rest, t, two"])
-def test_what_is_left_beside_an_empty_axis(opset, attribute, target):
-    """onnxruntime gives a -1 beside a 0 a meaning if allowzero is set."""
+def test_a_reshape_of_an_empty_axis(opset, attribute, target):
+    """onnxruntime accepts a target with a -1 and a 0 if allowzero is set."""
     model = rewrite(
         f"""g (float[B,S,4] x) => (float y, int64[n] z, float w) <int64[1] zero = {{0}},
         int64[1] one = {{1}}, int64[1] rest = {{-1}}, int64[1] two = {{2}}>
@@ -100,7 +100,7 @@ def test_slices_to_the_ends_of_integers(size):
 
 
 @pytest.mark.parametrize("sizes", ["1,1,1", "N,C,W"])
-def test_a_window_that_does_not_fit_has_a_place_on_onnxruntime(sizes):
+def test_a_window_that_does_not_fit_agrees_with_onnxruntime(sizes):
     nodes = "p = MaxPool<kernel_shape=[2], strides=[2]>(x) y = Shape(p)"
     text = f"g (float[{sizes}] x) => (int64[3] y) {{ {nodes} }}"
     assert FactCheck(parse(text, 20)).check({"x": floats(1, 1, 1)}) > 0

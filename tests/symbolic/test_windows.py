@@ -1,4 +1,4 @@
-"""Windows that slide over sizes: every way of padding and rounding, as onnxruntime computes it."""
+"""Compare inferred sizes of pools and convolutions with onnxruntime, for all paddings."""
 
 import random
 from typing import Any
@@ -52,7 +52,7 @@ def model_of(op: str, options: dict[str, Any], dims: list[int | str]) -> onnx.Mo
 
 
 @pytest.mark.parametrize("op", OPSETS)
-def test_sizes_are_those_that_come_out(op):
+def test_sizes_agree_with_onnxruntime(op):
     draw = random.Random(op)
     accepted = 0
     for _ in range(30):
@@ -61,11 +61,11 @@ def test_sizes_are_those_that_come_out(op):
         feeds = {"x": floats(*shape)}
         for dims in (["B", 3, "H", "W"], shape):
             accepted += FactCheck(model_of(op, options, dims)).check(feeds) > 12
-    assert accepted > 40  # a Conv with dilations that is to keep sizes is not run
+    assert accepted > 40  # onnxruntime rejects a Conv with dilations and auto_pad=SAME
 
 
 DOUBTFUL = [
-    # the third window along the first axis would begin behind the image
+    # the last window along the first axis would begin after the end of the image
     ("MaxPool", {"kernel_shape": [1, 1], "strides": [2, 1], "ceil_mode": 1}),
     (
         "AveragePool",
@@ -77,7 +77,7 @@ DOUBTFUL = [
 
 
 @pytest.mark.parametrize(("op", "options"), DOUBTFUL)
-def test_what_onnx_and_onnxruntime_count_differently_stays(op, options):
+def test_sizes_on_which_onnx_and_onnxruntime_differ_are_not_folded(op, options):
     shape = [1, 3, 6, 6]
     model = model_of(op, options, shape)
     rewritten = rewrite(model)
@@ -86,7 +86,7 @@ def test_what_onnx_and_onnxruntime_count_differently_stays(op, options):
 
 
 @pytest.mark.parametrize("op", POOLS)
-def test_the_shape_of_a_constant_is_that_which_comes_out(op):
+def test_shapes_of_folded_pools_agree_with_onnxruntime(op):
     draw = random.Random(op)
     for _ in range(30):
         model = model_of(op, attributes(op, draw) | {"ceil_mode": 1}, [1, 3, 6, 7])
@@ -114,14 +114,14 @@ def test_the_indices_of_a_pool_have_its_shape():
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("ceil_mode", [0, 1, 2, -1])
-def test_only_1_rounds_up(op, ceil_mode):
+def test_only_ceil_mode_1_rounds_up(op, ceil_mode):
     options = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": ceil_mode}
     check = FactCheck(model_of(op, options, ["B", 3, "H", 8]))
     assert check.check({"x": floats(2, 3, 6, 8)}) > 12
 
 
 @pytest.mark.parametrize("options", [{"strides": [0, 1]}, {"strides": [1]}, {"dilations": [1] * 3}])
-def test_a_window_that_is_none_is_not_looked_at(options):
+def test_an_invalid_window_has_no_known_shape(options):
     model = model_of("Conv", {"kernel_shape": [3, 3]}, ["B", 3, 8, 8])
     for name, value in options.items():
         model.graph.node[0].attribute.append(helper.make_attribute(name, value))

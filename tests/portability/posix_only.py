@@ -1,10 +1,10 @@
-"""The tests that are skipped on Windows, and where Windows is simulated, with the reasons."""
+"""Tests that are skipped on Windows and on simulated Windows, with reasons."""
 
 CONTAINERS = "onnx-mlir's containers run on Linux only"
 FILES_IN_USE = "replaces or removes files that are in use"
 FORKS = "forks"
 KINDS = "creates a kind of file that Windows lacks"
-MODES = "changes permissions of POSIX"
+MODES = "changes POSIX permissions"
 SIGNALS = "sends POSIX signals"
 
 CHANGES = "tests/faults/test_changing_sources.py"
@@ -35,10 +35,10 @@ POSIX_ONLY = {
     ),
     f"{ISOLATED}::test_processes_end_with_their_caller": SIGNALS,
     f"{ISOLATED}::test_child_processes_of_a_command_end_with_it": (
-        "Windows has no groups of processes"
+        "Windows has no process groups like those of POSIX"
     ),
     "tests/packaging/test_read_only.py": MODES,
-    "tests/portability/test_simulations.py": "simulates other systems itself",
+    "tests/portability/test_simulations.py": "starts simulations of other systems",
     f"{ONNX_MLIR}/test_container.py": CONTAINERS,
     f"{ONNX_MLIR}/test_double.py::test_kernels_can_be_compiled_in_a_container": CONTAINERS,
     f"{ONNX_MLIR}/test_double.py::test_stages_need_a_compiler": CONTAINERS,
@@ -59,7 +59,7 @@ POSIX_ONLY = {
 
 
 def posix_only(node_id: str) -> str | None:
-    """Return the reason to skip a module or test; None if it runs on Windows."""
+    """Return the reason to skip a module or test, or None if it runs on Windows."""
     function, _, parameters = node_id.partition("[")
     names = [function.partition("::")[0], function]
     names += [f"{function}[{parameter}]" for parameter in parameters.rstrip("]").split("-")]

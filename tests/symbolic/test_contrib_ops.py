@@ -1,6 +1,6 @@
 """Test facts about nodes that exporters and onnxruntime's optimizer write, at several sizes.
 
-A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. OUTPUTS has one letter for
+A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. OUTPUTS has a letter for
 each output:
 
     t    the dtype and the shape are known
@@ -10,8 +10,8 @@ each output:
     .    the output is omitted
 
 An operand is a type and dims: f[B,S] is a float32 input, u8[2]%9 is an input with elements below 9,
-i64{3} is an initializer, and - is an omitted operand. Ops after ``@OPSET`` belong to ONNX, others to
-com.microsoft at opset 17.
+i64{3} is an initializer, and - is an omitted operand. An op after ``@OPSET`` belongs to ONNX, others
+belong to com.microsoft, in models with opset 17 of ONNX.
 """
 
 import re

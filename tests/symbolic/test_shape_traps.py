@@ -7,7 +7,7 @@ from symbolic_check import floats, inputs, parse, rewrite
 
 
 def test_shapes_for_which_onnx_and_onnxruntime_differ():
-    """onnx ignores defaults of attributes of STFT. NonZero accepts a scalar."""
+    """They differ in defaults of attributes of STFT and in the NonZero of a scalar."""
     text = """
         g (float[2,12,1] w, float x, float[N] v) => (float[a,b,c,d] y)
         <int64 n = {4}, int64 e = {1}>

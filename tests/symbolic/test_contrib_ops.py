@@ -10,8 +10,8 @@ each output:
     .    the output is omitted
 
 An operand is a type and dims: f[B,S] is a float32 input, u8[2]%9 is an input with elements below 9,
-i64{3} is an initializer, and - is an omitted operand. An op after ``@OPSET`` belongs to ONNX, others
-belong to com.microsoft, in models with opset 17 of ONNX.
+i64{3} is an initializer, and - is an omitted operand. An op after ``@OPSET`` belongs to ONNX. Other
+ops belong to com.microsoft, in models with opset 17 of ONNX.
 """
 
 import re

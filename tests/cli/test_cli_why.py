@@ -48,7 +48,7 @@ def test_node_computed_from_shapes_is_removed(run, swin):
     assert "--runtime-const" not in result.out
 
 
-def test_a_real_model(done, swin):
+def test_real_model_suggests_split(done, swin):
     result = done("explain", swin, "--why", "/m/classifier/Gemm")
     assert "logits = Gemm, node /m/classifier/Gemm: depends on the inputs" in result.out
     assert "more ..." in result.out

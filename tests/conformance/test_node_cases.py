@@ -1,7 +1,7 @@
-"""Test that onnx's node cases with constant inputs are folded correctly, or have a valid reason.
+"""Test that onnx's node cases with constant inputs are folded correctly.
 
-A valid reason is a random op, whose values must differ from run to run, or that onnxruntime cannot
-run the unchanged case.
+A case may remain unfolded if it has a random op, because folding would make its values constant, or
+if onnxruntime cannot run the unchanged case.
 """
 
 import warnings

@@ -91,7 +91,7 @@ MACHINES = (
 
 
 def set_up(machine: Machine, requirements: Sequence[str], qemu: Path | None = None) -> None:
-    """Create the environment of a machine, and download what it requires.
+    """Create the environment of a machine, and download its requirements.
 
     Args:
         machine: The machine.

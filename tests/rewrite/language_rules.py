@@ -1,4 +1,4 @@
-"""Rules that use the words of the rule language; ``language_rules.txt`` has their models."""
+"""Rules that use the features of the rule language; their models are in ``language_rules.txt``."""
 
 from dataclasses import replace
 
@@ -185,7 +185,7 @@ def outputs_of_one_node(x, a: Attribute):
 
 @rule(each={"relu_twice": ("Relu", 1), "abs_twice": ("Abs", 18)})
 def twice(x, op_type, opset):
-    """The second is the first again."""
+    """The op is idempotent."""
     f = op(op_type)
     return f(f(x)) >> f(x)
 

@@ -1,4 +1,4 @@
-"""`onnxfold.testing.certify` searches for a model that shows the need of each condition."""
+"""Test that `onnxfold.testing.certify` searches for a model that requires each condition."""
 
 import pytest
 
@@ -12,13 +12,13 @@ TRANSPOSE = "(float[2,3] x) <float c = {1}> t = Transpose<perm=[1,0]>(x) y = Add
 
 @rule
 def max_of_relu(x, c: Constant):
-    """A constant x would make the result constant: the second condition is always true."""
+    """With a constant x, the result would be constant, so the second condition is always true."""
     return op.Max(op.Relu(x), c) >> op.Max(x, c), where(c.number > 0, ~x.is_constant)
 
 
 @rule
 def add_to_transposed(x, c: Constant):
-    """A constant of three axes would give the result as many."""
+    """With a constant of three axes, the result would have three axes."""
     before = op.Add(op.Transpose(x, perm=(1, 0)), c)
     after = op.Add(x, c)
     return before >> op.Transpose(after, perm=(1, 0)), where(c.has_one_element, c.rank <= 2)
@@ -48,7 +48,7 @@ def test_a_refused_model_shows_the_need():
         ("(bool x) y = Neg(x)", "the model is not valid: .*unsupported type"),
     ],
 )
-def test_a_text_that_is_no_model(text: str, reason: str):
+def test_invalid_texts_of_models(text: str, reason: str):
     with pytest.raises(UsageError, match=reason):
         certify(max_of_relu, text)
 

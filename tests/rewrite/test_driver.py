@@ -54,7 +54,7 @@ def test_graph_outputs_keep_their_names():
     assert [v.name for v in model.graph.outputs] == ["t", "y"]
 
 
-def test_an_intermediate_output_stays():
+def test_an_intermediate_graph_output_is_kept():
     text = "g (float[N] x) => (float[N] s, float[N] y) { s = Neg(x) t = Neg(s) y = Relu(t) }"
     model, report = simplified(parsed(text))
     assert report.counts.total() == 1 and ops(model) == ["Neg", "Relu"]
@@ -102,7 +102,7 @@ def test_work_is_not_moved_into_a_subgraph():
 
 @pytest.mark.parametrize(("opset", "count"), [(17, 2), (18, 0)])
 def test_functions_get_constant_nodes_instead_of_initializers(opset, count):
-    """Functions of another opset than the model's stay: onnxruntime runs them at that."""
+    """Functions with another opset are not rewritten: onnxruntime uses the opset of the model."""
     text = "g (float[N] x) => (float[N] y) { y = f.F(x) }"
     function = f"""<domain: "f", opset_import: ["": {opset}]> F (v) => (w) {{
         a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }}"""
@@ -126,8 +126,8 @@ def test_a_loop_body():
     assert report.counts.total() == 1 and "Neg" not in ops(model)
 
 
-def test_chains_end_in_linear_time():
-    # each step has the whole chain before it simplified already
+def test_chains_are_simplified_in_linear_time():
+    # at each node, the chain before it is already simplified
     count = 2000
     nodes = [f"t{k + 1} = Transpose<perm=[1,2,0]>(t{k})" for k in range(count)]
     proto = graph("float[A,B,C] t0", *nodes)
@@ -136,7 +136,7 @@ def test_chains_end_in_linear_time():
     assert report.visits < 4 * count
 
 
-def test_a_value_with_many_users_is_no_trouble():
+def test_a_value_with_many_users_takes_linear_time():
     count = 2000
     nodes = [f"n{k} = Neg(t)\n m{k} = Neg(n{k})\n s{k} = Relu(m{k})" for k in range(count)]
     last = f"y = Sum({', '.join(f's{k}' for k in range(count))})"
@@ -162,7 +162,7 @@ def test_rules_that_undo_each_other_are_reported(caplog):
     assert report.counts.total() == 500 and len(ops(model)) == 2
 
 
-def test_a_rule_that_grows_for_ever_ends():
+def test_a_rule_that_always_adds_nodes_ends():
     grows = rule(lambda x: op.Neg(x) >> op.Neg(op.Neg(op.Neg(x))))
     proto = parsed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     _, report = simplified(proto, RuleSet("test", (grows,)))
@@ -223,7 +223,7 @@ def test_benefit_orders_rules():
     assert report.counts == {"soon": 1}
 
 
-def test_stale_value_info_is_not_believed():
+def test_stale_value_info_is_ignored():
     @rule
     def half(x, p: Attribute):
         return op.Cast(op.Neg(x), to=p) >> op.Neg(x), where(x.dtype == p)
@@ -235,7 +235,7 @@ def test_stale_value_info_is_not_believed():
     certify(half, "(float[N] x) t = Neg(x) y = Cast<to=1>(t)", thorough=False)
 
 
-def test_removing_a_node_with_a_subgraph_frees_what_it_read():
+def test_removing_a_node_with_a_subgraph_removes_its_uses():
     text = """g (float[N] x, bool b) => (float[N] y) {
         s = Abs(x)
         t = If (b) <
@@ -252,16 +252,16 @@ def test_removing_a_node_with_a_subgraph_frees_what_it_read():
     assert "Concat" not in ops(model)
 
 
-def test_the_domain_written_in_full():
+def test_the_default_domain_named_ai_onnx():
     text = "g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }"
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["ai.onnx": 17]>{text}')
     model, report = simplified(proto)
     assert report.counts.total() == 1 and model.graph.opset_imports == {"ai.onnx": 17}
 
 
-def test_new_nodes_say_where_they_come_from():
+def test_new_nodes_record_their_rule_and_sources():
     text = ("a = Transpose<perm=[1,0,2]>(x)", "b = Transpose<perm=[0,2,1]>(a)", "y = Exp(b)")
     optimized = onnxfold.optimize(graph("float[2,3,4] x", *text))
     assert [node.op_type for node in optimized.graph.node] == ["Transpose", "Exp"]
-    said = {p.key: p.value for p in optimized.graph.node[0].metadata_props}
-    assert said["onnxfold.rule"] == "transpose_of_transpose" and said["onnxfold.from"]
+    metadata = {p.key: p.value for p in optimized.graph.node[0].metadata_props}
+    assert metadata["onnxfold.rule"] == "transpose_of_transpose" and metadata["onnxfold.from"]

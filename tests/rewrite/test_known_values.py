@@ -1,4 +1,4 @@
-"""Types and constants as the rules see them."""
+"""Test the types and constants that rules read."""
 
 import numpy as np
 import onnx_ir as ir
@@ -33,7 +33,7 @@ def named(types, shape):
     return None if shape is None else tuple(types.algebra.name_of(d) or d for d in shape)
 
 
-def test_a_branch_gives_what_both_give():
+def test_the_type_of_an_if_merges_both_branches():
     text = """g (float[N,3] x, bool b) => (y, z) {
         y, z = If (b) <
             then_branch = t () => (float[N,3] u, float[3,N] v) { u = Relu(x) v = Transpose(x) },
@@ -58,14 +58,14 @@ def test_a_loop_may_change_shapes_but_not_dtypes():
     assert s.shape != y.shape and types.of(values["i"]).shape == ()
 
 
-def test_sizes_that_exporters_leave_open():
+def test_negative_sizes_are_unknown():
     proto = graph("float[N,3] x", "y = Neg(x)")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     shape = shapes(proto, "y")
     assert isinstance(shape[0], Expr) and shape[1] == 3
 
 
-def test_values_in_a_function_are_unknown_but_for_what_it_does():
+def test_types_in_a_function_depend_only_on_its_nodes():
     text = """g (float[N] x) => (float[N] y) { y = local.F(x) }
     <domain: "local", opset_import: ["": 17]> F (v) => (w) { t = Neg(v) w = Shape(t) }"""
     types, _, values = oracle(parse(text, 17))
@@ -81,7 +81,7 @@ def test_long_chains_do_not_recurse():
     assert known.is_constant(values["t5000"]) and known.array(values["t5000"]) == 2
 
 
-def test_what_is_constant():
+def test_constants():
     text = (
         "a = Add(c, c)",
         "r = RandomNormalLike(c)",

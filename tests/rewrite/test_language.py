@@ -1,4 +1,4 @@
-"""The rule language: what patterns match, and what replacements make."""
+"""Test the patterns, conditions and replacements of the rule language."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def ops(model):
     return [node.op_type for node in model.graph.all_nodes()]
 
 
-def test_constants_of_a_replacement_are_computed_and_become_no_nodes():
+def test_constants_of_a_replacement_are_computed():
     made = rules.computed_constants
     nodes = "t = Add(x, c) y = Add(d, t)"
     model, report = rewritten(made, f"(float[N] x) <float c = {{0.1}}, float d = {{0.7}}> {nodes}")
@@ -93,7 +93,7 @@ def test_constants_of_a_replacement_are_computed_and_become_no_nodes():
         ("t = Mul(x, c) y = Mul(t, d)", ("{0}", "{3}"), True),
     ],
 )
-def test_constants_that_round_what_they_are_added_to_do_not_meet(text, constants, fires):
+def test_constants_that_lose_precision_are_not_combined(text, constants, fires):
     declared = ", ".join(f"float[2] {name} = {v}" for name, v in zip("cd", constants, strict=True))
     model = ir.from_proto(Example.of(f"(float[2] x) <{declared}> {text}").instance.model)
     Simplify(options=Options(level=2))(model)
@@ -114,12 +114,12 @@ def bound_alpha(x, a: Attribute):
 
 
 @rule(inexact=True)
-def asked_alpha(x):
+def read_alpha(x):
     return op.Elu(x, alpha=anything) >> op.Neg(x), where(result.attribute("alpha") == 0.1)
 
 
-@pytest.mark.parametrize("made", [written_alpha, bound_alpha, asked_alpha])
-def test_float_attributes_are_compared_as_they_are_written(made):
+@pytest.mark.parametrize("made", [written_alpha, bound_alpha, read_alpha])
+def test_float_attributes_equal_the_numbers_in_rules(made):
     for alpha, fires in ((0.1, 1), (0.2, 0)):
         _, report = rewritten(made, f"(float[N] x) y = Elu<alpha={alpha}>(x)", level=2)
         assert report.counts.total() == fires
@@ -140,7 +140,7 @@ def test_float_attributes_are_compared_as_they_are_written(made):
         lambda x, y: ~((x.ints == (1,)) & (x.rank == 2)),
     ],
 )
-def test_what_is_not_known_does_not_match_whatever_is_asked(condition):
+def test_conditions_on_unknown_values_do_not_match(condition):
     made = rule(lambda x, y: (op.Sub(x, y) >> op.Add(x, y), where(condition(x, y))))
     refuse(made, "(float[N,3] x, float[M,3] z) y = Sub(x, z)")
 
@@ -166,7 +166,7 @@ def test_conditions_hold(condition):
     certify(made, "(float[N,3] x, float[N,3] z) y = Sub(x, z)", thorough=False)
 
 
-def test_conditions_print_as_they_are_written():
+def test_conditions_are_printed_as_they_are_written():
     @rule
     def made(x, y, a: Attribute):
         total = op.Sub(x, op.Transpose(y, perm=a))
@@ -199,8 +199,8 @@ def test_conditions_print_as_they_are_written():
     assert rules.computed_condition.texts[2] == (same, "doubled(c) == 8")
 
 
-def test_variables_of_alternatives_that_were_not_taken_are_omitted():
-    """With what needs them."""
+def test_variables_of_unused_alternatives_are_omitted():
+    """Parts of the replacement and conditions that need these variables are omitted, too."""
 
     @rule(inexact=True)
     def step(x, c: Constant, a: Attribute):
@@ -220,8 +220,8 @@ def test_variables_of_alternatives_that_were_not_taken_are_omitted():
 
 @pytest.mark.parametrize("first", [op.Neg, lambda x: any_of(op.Exp(x), op.Neg(x))])
 @pytest.mark.parametrize("product", ["Mul(a, b)", "Div(a, b)"])
-def test_a_condition_is_checked_as_soon_as_what_it_needs_is_bound(first, product):
-    """Once, whether what follows matches in several ways or does not match."""
+def test_a_condition_is_checked_as_soon_as_its_variables_are_bound(first, product):
+    """The condition is evaluated once, whether the rest matches in several ways or not."""
     values = []
 
     @computed
@@ -239,8 +239,8 @@ def test_a_condition_is_checked_as_soon_as_what_it_needs_is_bound(first, product
     assert len(values) == 1
 
 
-def test_a_condition_waits_for_values_behind_alternatives():
-    """A variable in an alternative, too, is bound before the others of the condition."""
+def test_a_condition_waits_for_variables_after_alternatives():
+    """A variable in an alternative may be bound before the other variables of the condition."""
 
     @rule
     def made(x, z):
@@ -251,8 +251,8 @@ def test_a_condition_waits_for_values_behind_alternatives():
     assert rewritten(made, text)[1].counts.total() == 1
 
 
-def test_what_an_omitted_input_belongs_to_is_omitted():
-    """The sum is where there is a bias; without one there is only what it is added to."""
+def test_alternatives_with_an_omitted_input_are_not_used():
+    """The first alternative reads the bias, so it is used only if there is a bias."""
 
     @rule(inexact=True)
     def made(x, y, z, w):
@@ -327,10 +327,10 @@ def test_a_rule_for_each_row():
         "rounded_1",
         "rounded_2",
     ]
-    assert {each.doc for each in rules.twice} == {"The second is the first again."}
+    assert {each.doc for each in rules.twice} == {"The op is idempotent."}
 
 
-def test_a_rule_that_raises_is_named():
+def test_errors_in_rules_name_the_rule():
     @computed
     def nothing(x):
         return {}[x.dtype]

@@ -1,4 +1,4 @@
-"""What rules ask of constants that stay: nothing that only onnxruntime could compute."""
+"""Test that conditions of rules do not compute constants for which onnxruntime is required."""
 
 import onnx
 import onnx.parser
@@ -36,10 +36,10 @@ def test_a_quantized_model_is_optimized_without_onnxruntime(tmp_path):
         ("k = Sub(b, b)", True),  # a kernel computes it
         ("k = Add(b, b)", True),
         ("k = Expand(b, n)", True),
-        ("k = DequantizeLinear(b, s)", None),  # all zeros, but who would compute it
+        ("k = DequantizeLinear(b, s)", None),  # all zeros, but only onnxruntime can compute it
     ],
 )
-def test_are_all_elements_of_a_computed_constant_0(text, answer):
+def test_all_equal_of_a_computed_constant(text, answer):
     text = f"""g (float x) => (float y, float k)
         <int32[3] b = {{0, 0, 0}}, int64[2] n = {{2, 3}}, float s = {{0.5}}>
         {{ y = Neg(x)  {text} }}"""
@@ -48,8 +48,8 @@ def test_are_all_elements_of_a_computed_constant_0(text, answer):
 
 
 @pytest.mark.parametrize("links", [200, 800])
-def test_one_rewrite_a_link(links):
-    """The constants' own products are left to constant propagation, not rewritten again."""
+def test_one_rewrite_per_link(links):
+    """Constant propagation computes the products of the constants; rules do not rewrite them."""
     weights = ", ".join(f"float c{k} = {{{1 + 1 / (k + 2)}}}" for k in range(links))
     nodes = " ".join(f"m{k + 1} = Mul(m{k}, c{k})" for k in range(links))
     text = f"""g (float[4] m0) => (float[4] m{links}) <{weights}> {{ {nodes} }}"""

@@ -1,4 +1,4 @@
-"""Mistakes in rules are found when they are defined, and the message names the line."""
+"""Test that the definition of an incorrect rule raises an error that names the line."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from onnxfold import rewrite
 from onnxfold.rewrite import RuleError, Values, op, rule
 
 
-def _asked(x):
+def _conditional(x):
     if x.rank == 2:
         return op.Relu(x) >> x
     return op.Neg(x) >> x
@@ -20,7 +20,7 @@ def _made(x):
 
 
 def _read():
-    """Yield the functions of the table and what their messages say."""
+    """Yield the functions of the table and the patterns of their messages."""
     path = Path(__file__).with_suffix(".txt")
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
@@ -33,7 +33,7 @@ def _read():
     ("function", "message"),
     [
         *_read(),
-        (_asked, "recorded here and evaluated for each match"),
+        (_conditional, "recorded here and evaluated for each match"),
         (rule(opset=(1, 19)), "no op Gelu at these opsets"),
         (rule(opset=(9, 7)), "the last opset 7 is less"),
     ],
@@ -43,7 +43,7 @@ def test_mistakes_are_found_when_the_rule_is_defined(function, message):
     with pytest.raises(RuleError, match=message) as caught:
         make(made)
     code = made.__code__
-    place = f"({Path(code.co_filename).name}:{code.co_firstlineno + (made is _asked)}): "
+    place = f"({Path(code.co_filename).name}:{code.co_firstlineno + (made is _conditional)}): "
     message = str(caught.value)
     assert place in message and "\n" not in message
 

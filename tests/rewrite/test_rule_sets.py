@@ -10,14 +10,14 @@ from onnxfold.rewrite.vocabulary import check_rule
 from onnxfold.support.errors import UsageError
 
 
-def test_every_rule_has_a_name_of_its_own_and_a_doc():
+def test_every_rule_has_a_unique_name_and_a_doc():
     rules = [each for found in builtin_rule_sets() for each in found]
     assert len({each.name for each in rules}) == len(rules)
     assert not [each.label for each in rules if not each.doc or "\n" in each.doc]
 
 
-def test_every_rule_is_right():
-    """What `rule` checks when anybody else defines one."""
+def test_builtin_rules_are_valid():
+    """`rule` makes the same checks when a user defines a rule."""
     for found in builtin_rule_sets():
         for each in found:
             check_rule(each)

@@ -1,4 +1,4 @@
-"""What PyTorch's exporters write: small modules, by the names that rules call them in `seen_in`."""
+"""Small modules that PyTorch's exporters export, by the names that rules use in `seen_in`."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ def exported(name: str) -> onnx.ModelProto:
 
 
 def _modules(torch: Any) -> dict[str, Any]:
-    """Modules, their arguments and options of the exporter, by name, or functions of these."""
+    """Return by name a module, its arguments and exporter options, or a function of these."""
     nn = torch.nn
 
     class Function(nn.Module):
@@ -53,7 +53,7 @@ def _modules(torch: Any) -> dict[str, Any]:
             return flat.view((*x.size()[:-1], 24))
 
     class Adapted(nn.Module):
-        """A layer with an adapter of low rank, as peft computes it."""
+        """A layer with a low-rank adapter, computed as in peft."""
 
         def __init__(self, base: Any, a: Any, b: Any) -> None:
             super().__init__()
@@ -106,7 +106,7 @@ def _modules(torch: Any) -> dict[str, Any]:
         return x * cos + torch.cat([-x[..., 4:], x[..., :4]], -1) * sin
 
     def normalized(weight: Any, bias: Any, x: Any) -> Any:
-        """Layer normalization, spelled out."""
+        """Layer normalization with separate ops."""
         centered = x - x.mean(-1, keepdim=True)
         variance = centered.pow(2).mean(-1, keepdim=True)
         return centered / torch.sqrt(variance + 1e-5) * weight + bias
@@ -123,7 +123,7 @@ def _modules(torch: Any) -> dict[str, Any]:
         return one * other, joined[:, 16:], *three, *four
 
     def of_transformers(kind: str, past: bool = False, **sizes: Any) -> Any:
-        """A small model of transformers that takes token ids."""
+        """Return a small model of transformers with token ids as input."""
         transformers = pytest.importorskip("transformers")
         config = getattr(transformers, f"{kind}Config")(vocab_size=99, **sizes)
         model = getattr(transformers, f"{kind}Model")(config)

@@ -1,5 +1,7 @@
-"""Each rule has a licence: a model that people ship or an exporter writes, in which it fires, or
-a test of another tool, which a row of its table repeats.
+"""Test that each rule has a licence.
+
+A licence is a published or exported model in which the rule fires, or a test of another tool that a
+row of the rule's table repeats.
 """
 
 import json
@@ -78,7 +80,7 @@ TENSORFLOW = {
 
 
 def of_repository(name: str) -> Path | None:
-    """The file of a model that is in the repository or in the package of onnx."""
+    """Return the path of a model in the repository or the onnx package; None for other models."""
     folder, _, rest = name.partition("/")
     if folder == "models":
         return ROOT / "models" / f"{rest}.onnx"
@@ -88,7 +90,7 @@ def of_repository(name: str) -> Path | None:
 
 
 def made(name: str, folder: Path) -> Path:
-    """The file of a model that a package ships or an exporter makes."""
+    """Fetch or export a model and return its path."""
     source, _, rest = name.partition("/")
     path = folder / "model.onnx"
     if source == "torch":
@@ -109,7 +111,7 @@ def made(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in BY_MODEL if of_repository(name)))
-def test_rules_fire_in_models_that_are_here(name: str):
+def test_rules_fire_in_models_of_the_repository(name: str):
     path = of_repository(name)
     assert BY_MODEL[name] <= stems(look_at(path)["rules"])
 

@@ -1,7 +1,7 @@
-"""A rule needs each of its conditions (`onnxfold.testing.needed_conditions`).
+"""Test that a rule needs each of its conditions; see `onnxfold.testing.needed_conditions`.
 
-For each condition there is a model in which that condition alone is false, and in which something
-goes wrong without it: a row of the table with `-`, or a change of one of the others.
+For each condition there is a model in which only this condition is false, and for which the rule is
+wrong without it. The model is a row of the table with `-`, or a changed model of another row.
 `pytest -m slow tests/rules/test_needed_conditions.py` searches for all rules, in a few minutes.
 """
 
@@ -12,7 +12,7 @@ from test_tables import EXAMPLES, RULES
 
 from onnxfold.testing.needed_conditions import find_needs
 
-# Conditions that no model shows to be needed: the rules, how the conditions begin, and why.
+# Conditions without such a model: the rules, the beginnings of the conditions, and the reason.
 EXCEPTIONS = [
     (
         ("m*_of_m*", "constants_of_extreme", "clip_of_clip", "*repeated_constant", "unary_of_*"),
@@ -27,12 +27,12 @@ EXCEPTIONS = [
     (
         ("swish_of_transposed",),
         ("x.dtype == FLOAT",),
-        "SSE2 leaves at most one double, the last one, which a Transpose does not move",
+        "with SSE2, the remainder is only the last double, which a Transpose does not move",
     ),
     (
         ("clip_of_relu",),
         ("low.is_omitted | low.is_finite",),
-        "which NaN wins depends on the processor",
+        "which of two NaNs is returned depends on the processor",
     ),
     (
         ("unsqueeze_of_reduced",),
@@ -52,7 +52,7 @@ EXCEPTIONS = [
     (
         ("conv_batch_normalization", "product_scaled"),
         ("(product.op_type != 'ConvTranspose') | ", "(w.rank == 2) | "),
-        "most weights of other shapes cannot be scaled, and a warning tells of the rest",
+        "most weights of other shapes cannot be scaled, and a warning reports the rest",
     ),
     (
         ("split_of_sequence",),
@@ -62,32 +62,32 @@ EXCEPTIONS = [
     (
         ("convolution_of_scaled",),
         ("~is_half_of_gelu(",),
-        "only time shows that onnxruntime fuses a whole Gelu",
+        "only measured times show that onnxruntime fuses a whole Gelu",
     ),
     (
         ("*_of_transposed", "sum_before_layer_normalization"),
         ("result.is_read_by(",),
-        "only time shows what onnxruntime makes of the ops around",
+        "only measured times show how onnxruntime fuses the surrounding ops",
     ),
     (
         ("sum_before_layer_normalization",),
         ("x.dtype == FLOAT", "x.shape == y.shape", "x.rank.is_in(2, 3)"),
-        "only time shows where onnxruntime would fuse the sum",
+        "only measured times show whether onnxruntime would fuse the sum",
     ),
     (
         ("binary_of_transposed",),
         ("right.is_omitted & result.is_read_by(", "right.is_omitted | left.is_single_use"),
-        "of operands with other uses the Transposes stay: as many nodes as before",
+        "Transposes of operands with other uses are kept, so the number of nodes is equal",
     ),
     (
         ("scale_plus_one", "fused_matmul_scaled_with_bias", "negated_half_of_rotation"),
         ("s.extent(-1) == 1", "x.extent(-1) != 1", "~z.same_shape(result)", "is_smaller("),
-        "only time shows whether an op has a smaller operand",
+        "only measured times show whether an op has a smaller operand",
     ),
     (
         ("unsqueezed_size_arithmetic",),
         ("is_size(",),
-        "a quotient of other integers that overflows ends the process, without the rule, too",
+        "an overflow in a quotient of other integers ends the process even without the rule",
     ),
     (
         ("bias_of_normalization",),
@@ -104,7 +104,7 @@ EXCEPTIONS = [
             "gemm.is_",
             "product_of_w.is_single",
         ),
-        "what an op on runtime constants saves shows over many runs",
+        "only measurements of many runs show the time that ops on runtime constants save",
     ),
 ]
 FAST = ("matmul_add", "cast_of_cast", "size_of_transposed", "attention_scale_1", "part_of_sequence")

@@ -1,4 +1,4 @@
-"""Layers of attention as exporters write them become one op for onnxruntime."""
+"""Test that attention layers as exporters write them are fused to one op of onnxruntime."""
 
 import itertools
 
@@ -22,7 +22,7 @@ SPLIT = ("bs = Shape<start=0, end=2>(x)", "hd = Concat<axis=0>(bs, hs)")
 
 
 def layer(scaled, turned, mask, past):
-    """Nodes and constants of self-attention over ``x`` with an attention mask of 0 and 1."""
+    """Return nodes and constants of self-attention over ``x`` with a mask of 0 and 1."""
     c = {"root": F(SIZE**-0.25), "scale": F(SIZE**-0.5), "square": F(SIZE**0.5), "zero": F(0)}
     c |= {"hs": np.array([HEADS, SIZE]), "low": F(-np.inf if "guarded" in mask else LOWEST)}
     c |= {"rows": np.array([-1, WIDTH]), "last": np.array([SIZE]), "flat": np.array([-1])}
@@ -97,17 +97,17 @@ def test_layer(scaled, turned, mask, past, tmp_path):
         tmp_path / "in.onnx", tmp_path / "out.onnx", level=2, target="onnxruntime"
     )
     assert target.rewrites["attention"] == 1
-    left = [node.op_type for node in ir.load(tmp_path / "out.onnx").graph]
-    assert "Softmax" not in left and "FusedMatMul" not in left
-    # what the mask is spread to needs the length of the keys, unless it is as long
-    assert left.count("Transpose") == (2 if past and "causal" not in mask else 0)
+    remaining = [node.op_type for node in ir.load(tmp_path / "out.onnx").graph]
+    assert "Softmax" not in remaining and "FusedMatMul" not in remaining
+    # broadcasting the mask requires the length of the keys, unless the mask has this length
+    assert remaining.count("Transpose") == (2 if past and "causal" not in mask else 0)
     before = reference_session(made)
     after = ort.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     for length, before_it in itertools.product((1, 4, 33), (0, 5) if past else (0,)):
         total = length + before_it
         feeds = {"x": floats(3, length, WIDTH), "attention_mask": np.ones((3, total), np.int64)}
-        feeds["attention_mask"][1, : total // 2] = 0  # left
-        feeds["attention_mask"][2, total - total // 2 :] = 0  # right
+        feeds["attention_mask"][1, : total // 2] = 0  # left padding
+        feeds["attention_mask"][2, total - total // 2 :] = 0  # right padding
         if past:
             for n in "kv":
                 feeds[f"past_{n}"] = floats(3, HEADS, before_it, SIZE)

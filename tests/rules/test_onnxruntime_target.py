@@ -1,4 +1,4 @@
-"""What only rules for onnxruntime do, and what onnxruntime makes of it."""
+"""Test rules for the target onnxruntime, and how onnxruntime optimizes their results."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ PACKED = """(float[B,S,6] x)
 
 
 @pytest.mark.parametrize("target, fired", [(None, 0), ("onnxruntime", 1)])
-def test_only_for_the_target(target, fired):
+def test_rules_fire_only_for_their_target(target, fired):
     made = ir.from_proto(Example.of(GELU).instance.model)
     step = Simplify(options=Options(level=2, target=target))
     step(made)
@@ -34,7 +34,7 @@ def test_only_for_the_target(target, fired):
 
 
 def test_between_all_other_passes(tmp_path):
-    """onnx infers nothing for this domain: what comes after its ops has types of half unknown."""
+    """onnx infers no types for ops of this domain, so types of later values are partly unknown."""
     swin = Path(__file__).parents[2] / "models" / "swin.onnx"
     report = onnxfold.optimize_file(
         swin, tmp_path / "out.onnx", level=2, target="onnxruntime", check=1
@@ -43,8 +43,8 @@ def test_between_all_other_passes(tmp_path):
     assert report.check.passed
 
 
-def test_onnxruntime_leaves_sums_alone(tmp_path):
-    """Its own optimizations make SkipLayerNormalization of an Add, and not of a Sum."""
+def test_onnxruntime_does_not_fuse_sums(tmp_path):
+    """onnxruntime fuses an Add into SkipLayerNormalization, but not a Sum."""
     made = Example.of(SUM).instance.model
     changed = onnxfold.optimize(made, level=2, target="onnxruntime")
     found = [optimized_by_onnxruntime(each, tmp_path) for each in (made, changed)]
@@ -59,7 +59,7 @@ def optimized_by_onnxruntime(made, folder):
     return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
 
 
-def test_packed_weights_are_stored_in_the_place_of_the_three(tmp_path):
+def test_packed_weights_replace_the_three_weights(tmp_path):
     made = Example.of(PACKED).instance.model
     onnx.save(made, tmp_path / "a.onnx")
     report = onnxfold.optimize_file(

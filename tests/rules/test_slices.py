@@ -1,4 +1,4 @@
-"""Slices of slices at every bound, with steps forwards, on axes of known and unknown size."""
+"""Test slices of slices with various bounds and positive steps, on known and unknown sizes."""
 
 import itertools
 
@@ -43,7 +43,7 @@ def test_slices_of_slices(size, steps):
         np.testing.assert_array_equal(found, want)
 
 
-# not in the table: onnx crashes on changes of these attributes
+# These models are not in the table because onnx crashes on changes of the attributes.
 @pytest.mark.parametrize(
     ("name", "model"),
     [

@@ -1,7 +1,7 @@
-"""The rules do what their tables say: `onnxfold.testing.rule_tables` describes these.
+"""Test the rules with their tables, which `onnxfold.testing.rule_tables` describes.
 
-Some models that differ from a row (`onnxfold.testing.changes`) are rewritten, too.
-`CHANGES=10000 pytest tests/rules` tries them all, in an hour.
+Some changed models of each row are also tested; see `onnxfold.testing.changes`.
+`CHANGES=10000 pytest tests/rules` tests all of them in an hour.
 """
 
 import os
@@ -42,7 +42,7 @@ CHANGES, SEED = (int(os.environ.get(name, n)) for name, n in (("CHANGES", 4), ("
 @pytest.mark.parametrize("case", CASES, ids=[Path(c.example.place).name for c in CASES])
 def test_row(case):
     if OLD_ONNXRUNTIME and any(rule.name.startswith(FAULTY) for rule in case.rules):
-        pytest.skip("onnxruntime 1.23 fails on some: with few elements, with doubles, or padded")
+        pytest.skip("onnxruntime 1.23 fails on some models with few elements, doubles or padding")
     check(case, CHANGES, SEED)
 
 

@@ -1,4 +1,4 @@
-"""Rules with each other and with other passes: what is left of models that exporters write."""
+"""Test combinations of rules and other passes in models that exporters write."""
 
 import pytest
 
@@ -23,29 +23,29 @@ SHIFTED = """(float[N,2,5,6] x) <float[3,2,3,3] w, float[1,1,1] c = {0.5}>
 
 
 @pytest.mark.parametrize(
-    "text, left",
+    "text, remaining",
     [
-        # the sixth belongs to the activation, and not to the weight of the next convolution
+        # the division by 6 belongs to the activation, not to the weight of the next convolution
         (ACTIVATED, ["Conv", "HardSigmoid", "Mul", "Conv"]),
         (SCALED, ["Conv"]),
         (TAKEN, ["Split"]),
-        # no transpose is left before the sides are reshaped
+        # no Transpose remains before the Reshape to the sides
         (EXPECTED, ["Reshape", "Softmax", "MatMul", "Reshape"]),
-        # Expand, which makes a bias of one number, came with opset 8; it is no op of the result
+        # Expand creates a bias from one number; it requires opset 8, but is not in the result
         (f"{SHIFTED}; opset 7", ["Conv"]),
         (f"{SHIFTED}; opset 9", ["Conv"]),
     ],
 )
-def test_what_is_left(text, left):
+def test_remaining_ops(text, remaining):
     made = Example.of(text).instance.model
     optimized = onnxfold.optimize(made, level=2)
-    assert [node.op_type for node in optimized.graph.node] == left
+    assert [node.op_type for node in optimized.graph.node] == remaining
     onnxfold.compare(made, optimized, rtol=1e-5, atol=1e-5).assert_equal()
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_bias_takes_the_place_of_what_was_added(shared):
-    """A new bias as large as the constant that goes does not make the model grow."""
+def test_a_bias_replaces_the_added_constant(shared):
+    """A new bias does not make the model grow if it is as large as a removed constant."""
     text = """(float[N,2,5,5] x, float[400,1,1] z) <float[400,2,3,3] w, float[400,1,1] c>
         t = Conv(x, w) y = Add(t, c) u = Mul(z, c); outputs y"""
     optimized = onnxfold.optimize(Example.of(text + ", u" * shared).instance.model, level=2)

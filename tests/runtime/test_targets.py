@@ -195,7 +195,7 @@ def test_targets_that_cannot_be_compiled_are_refused(adapter, tmp_path, use_leve
     use_level("x86-64-v2")
     if cpu_levels():
         assert refused("x86-64-v2", "x86-64-v3") == (
-            "target_cpu x86-64-v3: kernels are tried when they are compiled, and this CPU is "
+            "target_cpu x86-64-v3: compiled kernels are checked on this machine, and its CPU has "
             f"{cpu_levels()[-1]}"
         )
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")

@@ -1,4 +1,4 @@
-"""Select the kernel of a component that runs on this CPU, without loading it."""
+"""Select the kernels of a component that can run on this CPU, without loading them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from onnxfold.support.file_contents import hash_file
 
 
 def usable_kernels(kernels: Sequence[Kernel], backend: str = "auto") -> list[Kernel] | str:
-    """Return the kernels of a component that can run here, that for the highest CPU level first.
+    """Return the kernels of a component that can run here, the highest CPU level first.
 
     Args:
         kernels: All kernels of the component.
         backend: The backend that is allowed, or "auto" for all of them.
 
     Returns:
-        The kernels, at least one; or the reason why there is none.
+        The kernels, at least one, or the reason why no kernel can run here.
     """
     compiled = [kernel for kernel in kernels if kernel.files]
     if not compiled:
-        return _joined([kernel.reason or "it has no kernel" for kernel in kernels])
+        return _joined([kernel.reason or "the component has no kernel" for kernel in kernels])
     compiled.sort(key=lambda kernel: rank_of(kernel.cpu), reverse=True)
     reasons = [_reason_unusable(kernel, backend) for kernel in compiled]
     usable = [kernel for kernel, reason in zip(compiled, reasons, strict=True) if reason is None]
@@ -38,22 +38,22 @@ def usable_kernels(kernels: Sequence[Kernel], backend: str = "auto") -> list[Ker
 
 
 def changed_model(bundle: Bundle) -> str | None:
-    """Return the reason why no kernel of a bundle may run: runtime_fold is another model."""
-    known = bundle.manifest.hashes.get(FOLD_FILE)
+    """Return the reason why no kernel of a bundle may run, if runtime_fold was replaced."""
+    expected = bundle.manifest.hashes.get(FOLD_FILE)
     has_files = any(kernel.files for kernel in bundle.manifest.kernels)
-    if known is None or not has_files or known == bundle.fold_hash:
+    if expected is None or not has_files or expected == bundle.fold_hash:
         return None
-    return f"{FOLD_FILE} is not the model that the kernels were made of"
+    return f"{FOLD_FILE} is not the model that the kernels were compiled from"
 
 
 def damaged_file(kernel: Kernel, folder: Path) -> str | None:
     """Return the reason why a kernel cannot be loaded from its files; None if they are intact."""
     for name in kernel.files:
         try:
-            found = hash_file(folder / name)
+            digest = hash_file(folder / name)
         except OSError as error:
             return f"{name}: {error.strerror}"
-        if found != kernel.hashes.get(name):
+        if digest != kernel.hashes.get(name):
             return f"{name} is not the file that was compiled"
     return None
 
@@ -68,4 +68,5 @@ def _reason_unusable(kernel: Kernel, backend: str) -> str | None:
 
 
 def _joined(reasons: Sequence[str]) -> str:
+    """Return the distinct reasons as one text."""
     return "; ".join(dict.fromkeys(reasons))

@@ -1,8 +1,8 @@
-"""The CPUs that kernels are compiled for: names of targets, and the CPUs that kernels require.
+"""The CPUs that kernels are compiled for, and the CPUs that kernels require.
 
-A target is a name that users pass: a micro-architecture level of x86-64, `NATIVE` or `GENERIC`.
-The entry ``cpu`` of a kernel's key states the CPU that the kernel requires: a level, the baseline
-of an architecture, or the architecture with a hash of the features of the compiling CPU.
+Users pass the name of a target: a micro-architecture level of x86-64, `NATIVE` or `GENERIC`. The
+entry ``cpu`` of a kernel's key is the CPU that the kernel requires: a level, the baseline of an
+architecture, or the architecture with a hash of the features of the compiling CPU.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from onnxfold.support.errors import option as option_name
 from onnxfold.support.system import CPU_LEVELS, cpu_features, cpu_levels
 
 NATIVE = "native"
-"""The target for the compiling CPU: the default CPU of each backend."""
+"""The target for the compiling CPU. Each backend then uses its default CPU."""
 
 GENERIC = "generic"
 """The target for all CPUs of the architecture of the compiling CPU."""
 
 TARGETS = (NATIVE, GENERIC, *CPU_LEVELS)
-"""All names of targets."""
+"""The names of all targets."""
 
 ARM64_BASELINE = "armv8-a"
 """The entry ``cpu`` of kernels that run on all 64-bit CPUs of Arm."""
@@ -31,11 +31,11 @@ _X86_MACHINES = ("x86_64", "AMD64")
 _ARM64_MACHINES = ("aarch64", "arm64")
 
 _ANY_FEATURES = -1
-"""Rank of a kernel that requires no feature, below all levels."""
+"""Rank of a kernel that requires no CPU features. All levels have higher ranks."""
 
 
 def targets_of(target_cpu: str | Sequence[str] | None) -> list[str]:
-    """Return the targets that an argument ``target_cpu`` names, without repetitions.
+    """Return the targets in an argument ``target_cpu``, without repetitions.
 
     None and an empty sequence select `NATIVE`.
     """
@@ -60,8 +60,13 @@ def default_cpu() -> str | None:
 def cpu_key(name: str | None) -> str:
     """Return the entry ``cpu`` of a kernel's key, given the CPU that its compiler targets.
 
-    Each CPU of a level, or of an architecture with a baseline, runs the code for it. Code for any
-    other name, such as ``host``, is known to run on CPUs with the same features only.
+    Code for a level runs on each CPU of this level, and code for the baseline of an architecture on
+    each CPU of the architecture. Code for any other name, such as ``host``, requires the same CPU
+    features.
+
+    Args:
+        name: The name of the CPU in the compiler; None for the default of the compiler, and if
+            other options select the CPU features.
     """
     if name == GENERIC and platform.machine() in _ARM64_MACHINES:
         return ARM64_BASELINE
@@ -83,14 +88,14 @@ def unusable_cpu(*required: str) -> str | None:
     has_features = any(name.startswith(f"{platform.machine()}-") for name in names)
     here = (None if has_features else default_cpu()) or cpu_features()
     subject = "its kernels need" if len(names) > 1 else "its kernel needs"
-    needed = " or ".join(name or "an unknown CPU" for name in names)
-    return f"{subject} {needed}, and this CPU has {here}"
+    alternatives = " or ".join(name or "an unknown CPU" for name in names)
+    return f"{subject} {alternatives}, and this CPU has {here}"
 
 
 def rank_of(cpu: str | None) -> int:
-    """Return the rank of the CPU that a kernel requires: higher for more features.
+    """Return the rank of the CPU that a kernel requires. It is higher for more features.
 
-    A kernel for the features of one CPU has the highest rank: it runs on that CPU only.
+    A kernel that requires the exact features of one CPU has the highest rank.
     """
     if cpu in CPU_LEVELS:
         return list(CPU_LEVELS).index(cpu)
@@ -98,7 +103,7 @@ def rank_of(cpu: str | None) -> int:
 
 
 def check_targets(targets: Sequence[str]) -> None:
-    """Raise a UsageError unless kernels for all targets can be compiled and tried on this CPU."""
+    """Raise a UsageError unless kernels for all targets can be compiled and checked on this CPU."""
     for target in targets:
         _check_target(target)
 
@@ -118,5 +123,5 @@ def _check_target(target: str) -> None:
         return
     if target not in cpu_levels():
         here = default_cpu() or cpu_features()
-        reason = f"kernels are tried when they are compiled, and this CPU is {here}"
+        reason = f"compiled kernels are checked on this machine, and its CPU has {here}"
         raise UsageError(f"{name} {target}: {reason}")

@@ -21,36 +21,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.random_graphs")
     parser.add_argument("--graphs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first graph")
-    parser.add_argument("--of", choices=MAKERS, default="ops", help="what the graphs are made of")
-    parser.add_argument("--models", help="of mutants: a folder; without it the repository's own")
+    parser.add_argument("--of", choices=MAKERS, default="ops", help="generator of the graphs")
+    parser.add_argument("--models", help="folder of models for mutants; default: the repository")
     parser.add_argument(
         "--variants",
-        help=f"of {', '.join((*VARIANTS, *SPLITS, FACTS))}; without it those that keep every bit",
+        help=f"names out of {', '.join((*VARIANTS, *SPLITS, FACTS))}; default: exact variants",
     )
-    parser.add_argument("--write", metavar="FILE", help="write the model of the seed, and no more")
+    parser.add_argument("--write", metavar="FILE", help="write the model of the seed and exit")
     parser.add_argument(
         "--shrink",
         type=float,
         default=40.0,
         metavar="SECONDS",
-        help="spent on making a failing model small; 0 leaves it",
+        help="time limit for reducing a failing model; 0 disables the reduction",
     )
-    given = parser.parse_args()
-    module, variants = MAKERS[given.of]
-    make = (module, given.models) if given.models else (module,)
-    if given.write:
-        onnx.save(generated(make, given.seed).model, given.write)
+    args = parser.parse_args()
+    module, variants = MAKERS[args.of]
+    make = (module, args.models) if args.models else (module,)
+    if args.write:
+        onnx.save(generated(make, args.seed).model, args.write)
         return 0
-    began = time.monotonic()
+    start = time.monotonic()
     found = run(
-        range(given.seed, given.seed + given.graphs),
-        tuple(given.variants.split(",")) if given.variants else variants,
+        range(args.seed, args.seed + args.graphs),
+        tuple(args.variants.split(",")) if args.variants else variants,
         make,
-        seconds_to_shrink=given.shrink,
+        seconds_to_shrink=args.shrink,
         show=lambda line: print(line, flush=True),
     )
-    print(f"\n{found.summary()}\n{time.monotonic() - began:.0f} s")
-    if given.of == "ops":
+    print(f"\n{found.summary()}\n{time.monotonic() - start:.0f} s")
+    if args.of == "ops":
         never = [op for op in op_types(21) if op not in found.reached["ops"]]
         print(f"ops never reached: {', '.join(never)}")
     print(", ".join(f"{name} {n}" for name, n in found.reached["done"].most_common()))

@@ -1,7 +1,7 @@
-"""Random models whose branches compute the same of the same weights.
+"""Generate random models whose branches compute equal values from equal weights.
 
-Node names are repeated in other graphs, and some conditions are constant, so that nodes of branches
-move to graphs in which their names are taken.
+Graphs of a model repeat node names, and some conditions are constant. Nodes of branches therefore
+move to graphs that already contain their names.
 """
 
 import random
@@ -19,10 +19,13 @@ _SHARE_OF_NAMED_NODES = 0.8
 
 
 class Maker:
-    """Makes one model: matrices of one size, two weights, and few ops, so that many are the same.
+    """Generator of one model.
+
+    All matrices have one size, and the model has two weights and few kinds of ops. Many nodes
+    therefore compute equal values.
 
     Args:
-        rng: Decides.
+        rng: Source of the random choices.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -32,7 +35,7 @@ class Maker:
         self._count = 0
 
     def model(self) -> onnx.ModelProto:
-        """The model; every third has its branches in a function."""
+        """Return the model. In 30 % of the models, the branches are in a function."""
         in_function = self._rng.random() < 0.3
         nodes = []
         tensors = []
@@ -70,7 +73,7 @@ class Maker:
         nodes: list[onnx.NodeProto],
         tensors: list[onnx.TensorProto] | None,
     ) -> str:
-        """Make one more constant of the others; return its name."""
+        """Add a weight, or a constant computed from other constants, and return its name."""
 
         def add(op: str, inputs: Iterable[str], **attributes: object) -> str:
             nodes.append(helper.make_node(op, inputs, [self._name()], **attributes))
@@ -97,7 +100,7 @@ class Maker:
 
     def _if(self, depth: int, constants: list[str], values: list[str]) -> onnx.NodeProto:
         then, other = (self._branch(depth, [*constants], [*values]) for _ in range(2))
-        if self._rng.random() < 0.2:  # all of the work in one branch
+        if self._rng.random() < 0.2:  # one branch only returns a value
             name = self._name()
             nodes = [helper.make_node("Identity", [values[-1]], [name])]
             other = helper.make_graph(nodes, self._name(), [], [_info(name, None)])
@@ -106,16 +109,16 @@ class Maker:
         return helper.make_node("If", ["c"], [self._name()], then_branch=then, else_branch=other)
 
     def _loop(self, depth: int, constants: list[str], values: list[str]) -> onnx.NodeProto:
-        """A loop of two turns whose body is one more branch."""
-        turn, going, state, on, scaled = (self._name() for _ in range(5))
+        """Return a Loop of two iterations whose body is a random branch."""
+        iteration, condition, state, next_condition, scaled = (self._name() for _ in range(5))
         body = self._branch(depth, [*constants], [*values, state])
-        body.input.append(_info(turn, [], TensorProto.INT64))
-        body.input.append(_info(going, [], TensorProto.BOOL))
+        body.input.append(_info(iteration, [], TensorProto.INT64))
+        body.input.append(_info(condition, [], TensorProto.BOOL))
         body.input.append(_info(state, None))
-        body.node.append(helper.make_node("Identity", [going], [on]))
+        body.node.append(helper.make_node("Identity", [condition], [next_condition]))
         body.node.append(helper.make_node("Tanh", [body.output[0].name], [scaled]))
         del body.output[:]
-        body.output.append(_info(on, [], TensorProto.BOOL))
+        body.output.append(_info(next_condition, [], TensorProto.BOOL))
         body.output.append(_info(scaled, None))
         return helper.make_node("Loop", ["two", "", values[-1]], [self._name()], body=body)
 
@@ -143,7 +146,7 @@ def generate(seed: int) -> Case:
     maker = Maker(random.Random(seed))
     x = random_matrix(seed, 2, maker.size)
     model = maker.model()
-    # a generator of its own keeps the models of a seed the same
+    # A separate generator keeps the choices of `Maker` for a seed.
     rng = random.Random(f"names {seed}")
     roots: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
     for root in roots:
@@ -171,7 +174,7 @@ def _make_conditions_constant(
 
 
 def _number_nodes(root: onnx.GraphProto | onnx.FunctionProto, rng: random.Random) -> None:
-    """Number the nodes of each graph, as some exporters do; some nodes have no names."""
+    """Number the nodes of each graph, as some exporters do. Some nodes have no names."""
     for graph in _graphs_in(root):
         for number, node in enumerate(graph.node):
             if rng.random() < _SHARE_OF_NAMED_NODES:

@@ -1,4 +1,4 @@
-"""Random models with fills and expanded constants of dynamic sizes, and chains of ops on them.
+"""Generate random models with chains of ops on fills and expanded constants of dynamic sizes.
 
 Elements include NaN and -0.0, and dynamic sizes include 0 and 1.
 """
@@ -57,17 +57,17 @@ class _Maker:
     def model(self) -> onnx.ModelProto:
         values = [self._source() for _ in range(self._rng.randint(1, 3))]
         for _ in range(self._rng.randint(2, 12)):
-            made = self._step(self._rng.choice(values), values)
-            if made is not None:
-                values.append(made)
+            result = self._step(self._rng.choice(values), values)
+            if result is not None:
+                values.append(result)
         outputs = [self._mixed(value) for value in values if self._rng.random() < 0.5]
         outputs.append(self._mixed(values[-1]))
         found = {value.name: value for value in outputs if value is not None}
         infos = [
             helper.make_tensor_value_info(v.name, v.dtype, [None] * v.rank) for v in found.values()
         ]
-        given = [helper.make_tensor_value_info(v.name, v.dtype, v.dims) for v in self.inputs]
-        graph = helper.make_graph(self._nodes, "g", given, infos, self._tensors)
+        inputs = [helper.make_tensor_value_info(v.name, v.dtype, v.dims) for v in self.inputs]
+        graph = helper.make_graph(self._nodes, "g", inputs, infos, self._tensors)
         return helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9
         )
@@ -143,7 +143,7 @@ class _Maker:
         return _Value(name, dtype, dims)
 
     def _step(self, value: _Value, values: list[_Value]) -> _Value | None:
-        """Return a value computed from one or several others; None if an op does not apply."""
+        """Return a value computed from one or several others, or None if the op does not apply."""
         steps: list[Callable[[_Value, list[_Value]], _Value | None]] = [
             self._unary,
             self._unary,
@@ -247,7 +247,7 @@ class _Maker:
             dims = (*value.dims[:axis], 2, 2, *value.dims[axis + 1 :])
         else:
             return None
-        if self.opset < 14:  # without allowzero, a size of 0 is copied from another axis
+        if self.opset < 14:  # without allowzero, 0 stands for the size of the axis in the operand
             return None
         name = self._node("Reshape", [value.name, self._vector(dims)], allowzero=1)
         return _Value(name, value.dtype, dims)

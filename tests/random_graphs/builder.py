@@ -1,4 +1,4 @@
-"""Builds a graph node by node: what onnxruntime refuses, with the run's values, does not stay."""
+"""Build a graph from nodes that onnxruntime accepts for the values of their operands."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Builder:
             other = int(rng.choice([1, 7, 3, 2]))
             last = int(rng.choice([0, 1, 1, 4]))
             self.symbols.setdefault((first, other, last), name)
-        self.ways: Callable[[Builder, Array, int], Value] | None = None
+        self.write_constant: Callable[[Builder, Array, int], Value] | None = None
 
     def schema(self, op_type: str) -> defs.OpSchema:
-        """What ONNX says of an op at the opset."""
+        """Return the schema of an op at the opset."""
         try:
             return defs.get_schema(op_type, self.opset, "")
         except defs.SchemaError as error:
@@ -67,20 +67,20 @@ class Builder:
         return things[int(self.rng.integers(0, len(things)))]
 
     def number(self, low: int, high: int) -> int:
-        """From ``low`` to ``high``, both possible."""
+        """Return a random number from ``low`` to ``high``, both inclusive."""
         return int(self.rng.integers(low, high + 1))
 
-    def name(self, stem: str = "v") -> str:
-        """A name that no value in sight has; often one that an optimizer may want itself."""
+    def name(self, name_hint: str = "v") -> str:
+        """Return an unused name, sometimes one that optimizers generate."""
         for _ in range(20):
             if not self.odd_names or self.chance(0.4):
-                name = f"{stem}{len(self.taken)}"
+                name = f"{name_hint}{len(self.taken)}"
             else:
                 name = self._odd_name()
             if name not in self.taken:
                 break
         else:
-            name = f"{stem}_{len(self.taken)}_"
+            name = f"{name_hint}_{len(self.taken)}_"
         self.taken.add(name)
         return name
 
@@ -113,7 +113,7 @@ class Builder:
         )
 
     def node_name(self) -> str:
-        """A name of its own or none: onnxruntime refuses one that is there twice."""
+        """Return a unique name or none. onnxruntime rejects duplicate names of nodes."""
         name = str(self.choose(["", "", "n", f"n{len(self.node_names)}", "c0", "fold", "r0_0"]))
         if name in self.node_names:
             return ""
@@ -121,7 +121,7 @@ class Builder:
         return name
 
     def dim(self, size: int | None = None) -> Dim:
-        """A size for all feeds; a symbolic one now and then if none is given."""
+        """Return a dim with the same size for all feeds, or a random, sometimes symbolic dim."""
         if size is None:
             if self.chance(0.3):
                 return self.choose(list(self.symbols))
@@ -141,7 +141,7 @@ class Builder:
         make: Callable[[tuple[int, ...]], Array] | None = None,
         constant: bool | None = None,
     ) -> Value:
-        """A new input or constant. ``make`` gives its elements for a shape."""
+        """Return a new input or constant. ``make`` returns its elements for a shape."""
         dims = list(self.some_dims() if dims is None else dims)
         fixed = all(len(set(d)) == 1 for d in dims)
         inside = self.scope.in_function
@@ -161,14 +161,14 @@ class Builder:
         return self.input(elem, dims, make)
 
     def constant(self, array: Any, elem: int | None = None) -> Value:
-        """A constant, written in one of the many ways."""
+        """Return a constant in a random representation."""
         array = np.asarray(array)
         if elem is None:
             elem = helper.np_dtype_to_tensor_dtype(array.dtype)
         if array.size > MOST_ELEMENTS:
             raise Refused("too large")
-        assert self.ways is not None
-        return self.ways(self, array, elem)
+        assert self.write_constant is not None
+        return self.write_constant(self, array, elem)
 
     def ints(self, *numbers: Any) -> Value:
         return self.constant(np.array(numbers, np.int64).reshape(-1), T.INT64)
@@ -207,7 +207,7 @@ class Builder:
         return value
 
     def override(self, value: Value) -> None:
-        """Make an initializer of the main graph an input with a default, sometimes fed."""
+        """Make an initializer of the main graph an input with a default. Some feeds override it."""
         self.inputs.append(helper.make_tensor_value_info(value.name, value.elem, value.shape))
         value.constant = False
         value.tensor = None
@@ -220,7 +220,7 @@ class Builder:
     def known(
         self, elem: int | None = None, where: Callable[[Value], bool] | None = None
     ) -> list[Value]:
-        """The tensors in sight of an element type (None for any) that fit."""
+        """Return the visible tensors of an element type, or of any type, that satisfy ``where``."""
         return [
             v
             for v in self.scope.visible()
@@ -235,7 +235,7 @@ class Builder:
         fresh: float | None = None,
         dims: Callable[[], list[Dim]] | None = None,
     ) -> Value:
-        """A value in sight that fits, or a new leaf."""
+        """Return a visible value that satisfies the arguments, or a new leaf."""
         low, high = (0, 5) if rank is None else (rank, rank) if isinstance(rank, int) else rank
         fresh = self.fresh_share if fresh is None else fresh
         if not self.chance(fresh):
@@ -244,20 +244,20 @@ class Builder:
                 unused = [v for v in fits if not v.used]
                 return self.choose(unused if unused and self.chance(0.6) else fits)
         elem = self.choose(elems)
-        wanted = (
+        new_dims = (
             dims()
             if dims is not None
             else self.some_dims(None if rank is None else self.number(low, high), most=high)
         )
         if self.scope.in_function:
-            wanted = [(d[0],) * FEEDS for d in wanted]
-        made = self.leaf(elem, wanted)
+            new_dims = [(d[0],) * FEEDS for d in new_dims]
+        made = self.leaf(elem, new_dims)
         if where is not None and not where(made):
-            raise Refused("the new leaf does not fit")
+            raise Refused("the new leaf does not satisfy the condition")
         return made
 
     def like(self, value: Value, elem: int | None = None, fresh: float = 0.5) -> Value:
-        """A value of the same dims."""
+        """Return a value with the same dims."""
         elem = value.elem if elem is None else elem
         dims = value.dims
         if not self.chance(fresh):
@@ -267,7 +267,7 @@ class Builder:
         return self.leaf(elem, dims, constant=None)
 
     def broadcast(self, value: Value, elem: int | None = None, fresh: float = 0.5) -> Value:
-        """A value whose dims broadcast with another one's."""
+        """Return a value whose dims broadcast with those of another value."""
         elem = value.elem if elem is None else elem
         dims = value.dims
         if not self.chance(fresh):
@@ -276,23 +276,23 @@ class Builder:
                 return self.choose(fits)
         style = self.number(0, 5)
         if style == 0:
-            wanted: list[Dim] = []
+            new_dims: list[Dim] = []
         elif style == 1:
-            wanted = [self.dim(1)] * self.number(0, len(dims))
+            new_dims = [self.dim(1)] * self.number(0, len(dims))
         elif style == 2:
-            wanted = dims
+            new_dims = dims
         else:
-            wanted = dims[self.number(0, len(dims)) :]
-            wanted = [self.dim(1) if self.chance(0.35) else d for d in wanted]
+            new_dims = dims[self.number(0, len(dims)) :]
+            new_dims = [self.dim(1) if self.chance(0.35) else d for d in new_dims]
             if self.chance(0.1):
-                wanted = [
+                new_dims = [
                     self.dim(self.number(1, 2)),
-                    *([self.dim(1)] * (len(dims) - len(wanted))),
-                    *wanted,
+                    *([self.dim(1)] * (len(dims) - len(new_dims))),
+                    *new_dims,
                 ]
-        if not all(len(set(d)) == 1 for d in wanted) and self.chance(0.6):
-            wanted = [d if len(set(d)) == 1 else self.dim(1) for d in wanted]
-        return self.leaf(elem, wanted)
+        if not all(len(set(d)) == 1 for d in new_dims) and self.chance(0.6):
+            new_dims = [d if len(set(d)) == 1 else self.dim(1) for d in new_dims]
+        return self.leaf(elem, new_dims)
 
     def node(
         self,
@@ -303,22 +303,22 @@ class Builder:
         references: dict[str, onnx.AttributeProto] | None = None,
         **attributes: Any,
     ) -> list[Value]:
-        """Add a node and return its outputs (those that are not omitted).
+        """Add a node and return its outputs except the omitted ones.
 
         Raises:
-            Refused: onnxruntime does not take it, or its result is too large.
+            Refused: onnxruntime rejects the node, or a result is too large.
         """
         if domain and domain not in self.domains:
             self.domains[domain] = 1
         present = [True] * outputs if isinstance(outputs, int) else list(outputs)
-        given = {k: v for k, v in attributes.items() if v is not None}
+        attributes = {k: v for k, v in attributes.items() if v is not None}
         try:
             node = helper.make_node(
                 op_type,
                 [v.name if v is not None else "" for v in inputs],
                 [f"out_{k}_" if there else "" for k, there in enumerate(present)],
                 domain=domain,
-                **given,
+                **attributes,
             )
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
@@ -327,15 +327,15 @@ class Builder:
         results = self.attempt([node], read, [o for o in node.output if o])
         formals = [] if domain else self.schema(op_type).outputs
         for k, (elem, kind, _) in zip(np.flatnonzero(present), results, strict=True):
-            # onnxruntime's Cast gives types that no other op of the opset takes
+            # onnxruntime's Cast returns types that no other op of the opset accepts
             types = formals[min(k, len(formals) - 1)].types if formals else ()
             if types and kind == "tensor" and elem not in map(elem_of, types):
                 raise Refused("no such type at this opset")
         if op_type == "Concat" and any(
-            len({tuple(np.delete(v.samples[k].shape, given["axis"])) for v in read}) > 1
+            len({tuple(np.delete(v.samples[k].shape, attributes["axis"])) for v in read}) > 1
             for k in self.live
         ):
-            raise Refused("onnxruntime leaves a gap beside an empty operand unwritten")
+            raise Refused("onnxruntime does not write the gap next to an empty operand")
         node.output[:] = [self.name() if there else "" for there in present]
         named = zip(filter(None, node.output), results, strict=True)
         values = [Value(name, elem, samples, kind) for name, (elem, kind, samples) in named]
@@ -368,9 +368,9 @@ class Builder:
         return any(self._draws(inner) for body in bodies for inner in body)
 
     def attempt(
-        self, nodes: Sequence[onnx.NodeProto], read: Sequence[Value], wanted: Sequence[str]
+        self, nodes: Sequence[onnx.NodeProto], read: Sequence[Value], outputs: Sequence[str]
     ) -> list[tuple[int, str, list[Any]]]:
-        """Run nodes alone: element type, kind and samples of what is wanted."""
+        """Run nodes alone and return the element type, kind and samples of each output."""
         graph = onnx.GraphProto(name="one")
         feeds: list[dict[str, Any]] = [{} for _ in range(FEEDS)]
         seen = set()
@@ -393,7 +393,7 @@ class Builder:
                 sample = value.samples[k]
                 feeds[k][name] = sample.astype(np.float32) if value.elem in PACKED else sample
         graph.node.extend(nodes)
-        graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         model = self.model(graph)
         try:
             session = Reference(model)
@@ -403,7 +403,9 @@ class Builder:
                 for k, is_packed in enumerate(packed):
                     if is_packed:
                         name = f"out_wide_{k}"
-                        graph.node.append(helper.make_node("Cast", [wanted[k]], [name], to=T.FLOAT))
+                        graph.node.append(
+                            helper.make_node("Cast", [outputs[k]], [name], to=T.FLOAT)
+                        )
                         graph.output[k].name = name
                 session = Reference(self.model(graph))
         except Exception as error:
@@ -451,7 +453,7 @@ class Builder:
 
 
 def ir_version(opset: int) -> int:
-    """An IR version that has functions and every type."""
+    """Return an IR version that supports functions and the types of the opset."""
     return 10 if opset < 23 else 11 if opset < 25 else 13
 
 

@@ -1,7 +1,7 @@
-"""One op to be added, and what fills in its operands and attributes.
+"""Add an op and choose its operands and attributes.
 
-``Call(b, "Gemm").make()`` adds a Gemm. Filling in is done by the function registered for the op
-(``@fills``), or from the op's schema.
+``Call(b, "Gemm").make()`` adds a Gemm. A function that is registered for the op with ``@fills``
+chooses the operands and attributes. Those of other ops follow from the schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILLERS: dict[str, Callable[[Call], list[Value]]] = {}
 
 
 def fills(*op_types: str) -> Callable[[Any], Any]:
-    """Register a function that makes calls of these ops."""
+    """Register a function that adds these ops."""
 
     def register(function: Any) -> Any:
         FILLERS.update(dict.fromkeys(op_types, function))
@@ -36,13 +36,13 @@ FLOAT_VALUES = (0.0, -0.0, 1.0, 0.5, -1.0, 2.0, 0.01, 0.2, 1e-5, 3.0)
 
 
 class Call:
-    """An op in the making.
+    """An op to be added to a graph.
 
     Args:
-        b: Makes the graph.
+        b: Builder of the graph.
         op_type: The op.
-        first: The first operand, if it is known.
-        attributes: Attributes that are known.
+        first: The first operand, or None for a random one.
+        attributes: Attributes with fixed values.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Call:
         return FILLERS.get(self.op_type, by_schema)(self)
 
     def allows(self, index: int) -> list[int]:
-        """The element types that the schema allows for an input."""
+        """Return the element types that the schema allows for an operand."""
         inputs = self.schema.inputs
         formal = inputs[min(index, len(inputs) - 1)]
         return [e for e in (elem_of(t) for t in sorted(formal.types)) if e in ALL]
@@ -104,7 +104,7 @@ class Call:
             if like:
                 return b.choose(like)
         if constant is None and make is not None:
-            # numbers that must fit (axes, shapes) are mostly constant
+            # operands such as axes and shapes are mostly constant
             constant = b.chance(0.85) or None
         if b.scope.in_function:
             full, constant = [(d[0],) * len(d) for d in full], True
@@ -121,7 +121,7 @@ class Call:
         return self.fixed(index, elem, [], lambda s: np.full(s, number, dtype_of(elem)))
 
     def attribute(self, name: str, values: Sequence[Any], share: float = 0.6) -> Any:
-        """An attribute that is given, or one of the values, or None for its default."""
+        """Return the fixed value of an attribute, one of ``values``, or None for its default."""
         if name in self.attributes:
             return self.attributes[name]
         if name not in self.schema.attributes or not self.b.chance(share):
@@ -130,11 +130,11 @@ class Call:
         return self.attributes[name]
 
     def axis(self, x: Value) -> int | None:
-        """The attribute ``axis`` of an op on ``x``; None for its default."""
+        """Return the attribute ``axis`` of an op on ``x``, or None for its default."""
         return self.attribute("axis", list(range(-x.rank, x.rank)))
 
     def add(self, inputs: Sequence[Value | None], outputs: int | Sequence[bool] = 1) -> list[Value]:
-        """Add the node with the attributes that were given or chosen."""
+        """Add the node with the fixed and the chosen attributes."""
         b = self.b
         attributes = {k: v for k, v in self.attributes.items() if v is not None}
         trimmed = list(inputs)
@@ -160,7 +160,7 @@ AXIS_NAMES = ("axis", "batch_axis", "time_axis", "split_axis")
 
 
 def by_schema(call: Call) -> list[Value]:
-    """Inputs and attributes of the types that the schema allows."""
+    """Add an op with operands and attributes of the types that its schema allows."""
     b = call.b
     formals = list(call.schema.inputs)
     option = defs.OpSchema.FormalParameterOption
@@ -200,7 +200,7 @@ def by_schema(call: Call) -> list[Value]:
 
 
 def fill_attributes(call: Call, first: Value | None) -> None:
-    """Choose attributes that are not given: all that are required, some of the others."""
+    """Choose the missing attributes: all required ones and some of the others."""
     rank = first.rank if first is not None and first.kind == "tensor" else 0
     for name, formal in sorted(call.schema.attributes.items()):
         if name in call.attributes or not (formal.required or call.b.chance(0.5)):
@@ -222,7 +222,7 @@ STRINGS: dict[tuple[str, str], list[str]] = {
 
 
 def random_attribute(b: Builder, op_type: str, name: str, kind: Any, rank: int) -> Any:
-    """A value for an attribute by its type and name; None if there is no saying."""
+    """Return a value for an attribute by its type and name, or None if none is known."""
     types = defs.OpSchema.AttrType
     if kind == types.INT:
         if name in AXIS_NAMES:

@@ -12,13 +12,13 @@ from .values import FLOATS, INTS, PACKED, Array, dtype_of
 
 
 def write(b: Builder, array: Array, elem: int) -> Value:
-    """The constant as an initializer, a Constant node, or the result of ops."""
+    """Add a constant as an initializer, a Constant node, or the result of ops."""
     array = np.asarray(array)
     ways = [_initializer] * 5 + [_typed] * 2 + [_node] * 3 + [_attribute] * 2
     if b.scope.kind == "function":
         ways = [_node] * 3 + [_attribute]
     if elem not in PACKED:
-        ways += [_made, _made]
+        ways += [_computed, _computed]
     if b.scope.kind == "main":
         ways += [_overridable]
     for _ in range(4):
@@ -35,20 +35,20 @@ def _initializer(b: Builder, array: Array, elem: int) -> Value:
 
 def _overridable(b: Builder, array: Array, elem: int) -> Value:
     if b.constant_share == 1.0 or b.chance(0.7) or array.ndim == 0 or elem in INTS:
-        raise Refused("only where other values fit, too")
+        raise Refused("other values may be invalid")
     value = _initializer(b, array, elem)
     b.override(value)
     return value
 
 
 def typed(array: Array, elem: int, name: str) -> onnx.TensorProto:
-    """The tensor with its elements in the field for their type."""
+    """Return a tensor with its elements in the field for their type, such as ``float_data``."""
     if elem == T.STRING:
         return from_array(array, name)
     if elem in PACKED:
         raise Refused("packed")
     dtype = dtype_of(elem)
-    if dtype.kind not in "iubc" and dtype.itemsize < 4:  # the fields have the bits
+    if dtype.kind not in "iubc" and dtype.itemsize < 4:  # the field contains the bits
         flat = np.ascontiguousarray(array).reshape(-1).view(f"u{dtype.itemsize}")
         return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, int32_data=flat)
     return helper.make_tensor(name, elem, array.shape, array.reshape(-1).tolist())
@@ -67,7 +67,7 @@ def _node(b: Builder, array: Array, elem: int) -> Value:
 
 
 def _attribute(b: Builder, array: Array, elem: int) -> Value:
-    """Constant with value_int and the like."""
+    """Add a Constant with an attribute such as ``value_int``."""
     if b.opset < 12 or array.ndim > 1:
         raise Refused("no such attribute")
     key = {T.INT64: "value_int", T.FLOAT: "value_float", T.STRING: "value_string"}.get(elem)
@@ -80,13 +80,13 @@ def _attribute(b: Builder, array: Array, elem: int) -> Value:
     return b.node("Constant", [], **{key: array.item()})[0]
 
 
-def _made(b: Builder, array: Array, elem: int) -> Value:
-    """The result of ops on another constant; the elements are the same in the end."""
+def _computed(b: Builder, array: Array, elem: int) -> Value:
+    """Compute the constant from other constants. The result has the same elements."""
     ways = [_by_identity, _by_reshape, _by_fill, _by_concat, _by_cast, _by_range, _by_transpose]
-    made = b.choose(ways)(b, array, elem)
-    if made.first.dtype != array.dtype or made.shape != array.shape:
+    result = b.choose(ways)(b, array, elem)
+    if result.first.dtype != array.dtype or result.shape != array.shape:
         raise Refused("another constant")
-    return made
+    return result
 
 
 def _plain(b: Builder, array: Array, elem: int) -> Value:
@@ -116,7 +116,7 @@ def _by_fill(b: Builder, array: Array, elem: int) -> Value:
 
 def _by_concat(b: Builder, array: Array, elem: int) -> Value:
     if array.ndim == 0 or array.shape[0] < 2:
-        raise Refused("nothing to cut")
+        raise Refused("nothing to split")
     cut = b.number(1, array.shape[0] - 1)
     parts = [_plain(b, array[:cut], elem), _plain(b, array[cut:], elem)]
     return b.node("Concat", parts, axis=0)[0]
@@ -130,7 +130,7 @@ def _by_cast(b: Builder, array: Array, elem: int) -> Value:
         wide = array.astype(dtype_of(via))
         back = wide.astype(array.dtype)
     if back.tobytes() != np.ascontiguousarray(array).tobytes():
-        raise Refused("the cast loses something")
+        raise Refused("the cast is not exact")
     return b.node("Cast", [_plain(b, wide, via)], to=elem)[0]
 
 

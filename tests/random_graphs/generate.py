@@ -1,4 +1,4 @@
-"""The model of a seed: random nodes until there are enough, outputs, and value infos."""
+"""Generate the model of a seed from random nodes, outputs and value infos."""
 
 import contextlib
 import functools
@@ -50,7 +50,7 @@ _USUAL = (
     "ReduceSum",
     "Clip",
 )
-_UNWANTED = (
+_EXCLUDED = (
     "Constant",
     "Scan",
     "SequenceMap",
@@ -63,10 +63,10 @@ _UNWANTED = (
 
 @dataclass
 class Case:
-    """A model, what it is fed, and which of its outputs depend on random numbers.
+    """A model, its feeds and the names of its outputs that depend on random numbers.
 
-    Others than those that are asked for may be the variants to check; what was done to make the
-    model is told.
+    If ``variants`` is not empty, it replaces the requested variants. ``done`` lists the steps that
+    created the model.
     """
 
     seed: int
@@ -78,7 +78,7 @@ class Case:
 
 
 class Discarded(Exception):
-    """The seed gives no model; the message says why."""
+    """The seed yields no model. The message contains the reason."""
 
 
 @functools.cache
@@ -86,13 +86,13 @@ def op_types(opset: int) -> list[str]:
     usable = []
     for name in sorted({s.name for s in defs.get_all_schemas_with_history() if not s.domain}):
         with contextlib.suppress(defs.SchemaError):
-            if not defs.get_schema(name, opset, "").deprecated and name not in _UNWANTED:
+            if not defs.get_schema(name, opset, "").deprecated and name not in _EXCLUDED:
                 usable.append(name)
     return usable
 
 
 def grow(b: Builder, count: int) -> None:
-    """Add about so many nodes to the graph that is being made."""
+    """Add about ``count`` nodes to the current graph."""
     target = len(b.scope.nodes) + count
     for _ in range(count * 4):
         if len(b.scope.nodes) >= target:
@@ -105,7 +105,7 @@ def grow(b: Builder, count: int) -> None:
                 makes = ["shape_arithmetic"] * 3 + ["sized_by_numbers"] * 2 + ["data_arithmetic"]
                 getattr(idioms, b.choose(makes))(b)
             elif style < 0.35:
-                idioms.there_and_back(b)
+                idioms.op_between_transposes(b)
             elif style < 0.37:
                 idioms.duplicate(b)
             elif style < 0.40:
@@ -114,8 +114,8 @@ def grow(b: Builder, count: int) -> None:
                 Call(b, b.choose(["If", "Loop"])).make()
             else:
                 usual = style < 0.65
-                op_type = b.choose(_USUAL if usual else [*op_types(b.opset), *rows.of_ops()])
-                if op_type in rows.of_ops() and b.chance(0.8):
+                op_type = b.choose(_USUAL if usual else [*op_types(b.opset), *rows.op_rows()])
+                if op_type in rows.op_rows() and b.chance(0.8):
                     rows.row_of_op(b, op_type)
                 else:
                     Call(b, op_type).make()
@@ -124,10 +124,10 @@ def grow(b: Builder, count: int) -> None:
 
 
 def generate(seed: int) -> Case:
-    """The model of a seed.
+    """Return the case of a seed.
 
     Raises:
-        Discarded: there is none.
+        Discarded: The seed yields no model.
     """
     rng = np.random.default_rng(seed)
     ort.set_seed(seed % 1000 + 1)
@@ -135,7 +135,7 @@ def generate(seed: int) -> Case:
     if rng.random() < 0.04:
         opset = int(rng.choice([7, 8, 9, 10]))
     b = Builder(rng, opset)
-    b.ways = constants.write
+    b.write_constant = constants.write
     for _ in range(b.number(0, 2)):
         with contextlib.suppress(Refused):
             b.pick(fresh=1.0)
@@ -161,7 +161,7 @@ def generate(seed: int) -> Case:
 
 
 def choose_outputs(b: Builder) -> list[Value]:
-    """What nobody reads, and some other values."""
+    """Return most values without consumers, and some other values."""
     made = {o for n in b.scope.nodes for o in n.output if o}
     values = [v for v in b.scope.values if v.name in made]
     ends = [v for v in values if not v.used]
@@ -186,7 +186,7 @@ def choose_outputs(b: Builder) -> list[Value]:
 
 
 def declared(b: Builder, value: Value) -> onnx.ValueInfoProto:
-    """The declaration of an output: with its rank, or the type only."""
+    """Return the declaration of an output, with its rank and some symbolic dims for a tensor."""
     info = type_of(value, value.name)
     if value.kind != "tensor":
         return info

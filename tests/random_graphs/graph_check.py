@@ -1,4 +1,4 @@
-"""Optimizes a model in several ways and compares each result with the original, bit for bit."""
+"""Optimize a model in several ways and compare each result with the original bit for bit."""
 
 import copy
 import functools
@@ -28,9 +28,9 @@ from .generate import Case
 
 Feeds = dict[str, Any]
 TOLERANCE = 1e-5
-_PERTURBED = 8  # runs
+_PERTURBED_RUNS = 8
 _EXACT = "_exact_"
-# Words of onnxruntime about images without pixels, and outputs that do not have the declared sizes.
+# onnxruntime's messages about empty images and about outputs without the declared sizes.
 EXCLUDED = re.compile(r"input_shape.Size\(\) > 0|Validate usage of dim_value")
 _FLOATS = {"tensor(float)": onnx.TensorProto.FLOAT, "tensor(double)": onnx.TensorProto.DOUBLE}
 
@@ -39,12 +39,12 @@ _FLOATS = {"tensor(float)": onnx.TensorProto.FLOAT, "tensor(double)": onnx.Tenso
 class Variant:
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     file: str = ""
-    """How it travels: "" in memory, "inline" or "external" through files."""
+    """Storage of the model: "" for memory, "inline" or "external" for data in files."""
     exact: bool = True
     small: bool = True
     """Whether the result must not be larger than the original."""
     fixed: bool = False
-    """Whether symbolic dims are fixed to the sizes of the first feed, and only that is run."""
+    """Whether symbolic dims are fixed to the sizes of the first feed, the only one that is run."""
 
 
 VARIANTS: dict[str, Variant] = {
@@ -62,21 +62,21 @@ VARIANTS: dict[str, Variant] = {
     "onnxruntime": Variant({"level": 2, "target": "onnxruntime"}, exact=False, small=False),
 }
 _TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spilled", "fixed")}
-"""Models take turns: some travel through files, some run with little memory or fixed dims."""
+"""Variants that alternate by seed. Some use files, little memory or fixed dims."""
 
 DEFAULT = ("O0", "O1", "all")
 BRANCHES = ("O0", "O1", "no-growth", "propagation", "all-O0")
-"""For `branch_models`."""
+"""Variants for `branch_models`."""
 FACTS = "facts"
-"""No way to optimize: what the analysis says of the values of the original is true."""
+"""Name of the check that the facts of the analysis hold for the values of the original."""
 
 
 class NotComparable(Exception):
-    """The original does not run."""
+    """The original does not run, or its results differ between runs."""
 
 
 class Original:
-    """The outputs that are wanted, for each feed on which the model runs."""
+    """The expected outputs for each feed on which the model runs."""
 
     def __init__(self, model: onnx.ModelProto, feeds: list[Feeds], random: list[str]) -> None:
         self.model = model
@@ -103,37 +103,37 @@ class Original:
         self.ops = ops_of(model)
 
     def run_again(self) -> None:
-        """Raises NotComparable if the outputs are others: of memory that nothing was written to."""
+        """Raise NotComparable if another run has other outputs, such as uninitialized memory."""
         again = Reference(self.bytes)
-        for feed, wanted in self.runs:
-            for name, one, other in zip(self.names, wanted, again.run(feed), strict=True):
+        for feed, expected in self.runs:
+            for name, one, other in zip(self.names, expected, again.run(feed), strict=True):
                 if name not in self.random and not same_bits(one, other):
                     raise NotComparable("two runs differ")
 
     @functools.cached_property
     def half(self) -> float:
-        """What roundings of half precision may cost, times the largest number; 0 without any."""
+        """Tolerance of float16 and bfloat16 relative to the largest number, or 0 without them."""
         kinds = types_in(ir.from_proto(self.model))
         return max((most for kind, most in HALF.items() if kind in kinds), default=0.0)
 
     def perturbed(self, feed: Feeds, output: str) -> list[Any]:
-        """An output in some runs in which each float number changes by up to `TOLERANCE` of it."""
+        """Return an output of several runs in which floats have relative errors of `TOLERANCE`."""
         ort.set_seed(17)
         try:
             model = _perturbing(self.model)
             session = Reference(model)
             renamed = {i.name.removesuffix(_EXACT): i.name for i in model.graph.input}
             feed = {renamed[name]: array for name, array in feed.items()}
-            return [session.run(feed)[self.names.index(output)] for _ in range(_PERTURBED)]
-        except Exception:  # the runtime's own, of many kinds
+            return [session.run(feed)[self.names.index(output)] for _ in range(_PERTURBED_RUNS)]
+        except Exception:  # onnxruntime raises many classes
             return []
 
 
 def check(case: Case, variants: tuple[str, ...], phase: Phase) -> list[Failure]:
-    """What is wrong with the optimized models.
+    """Return the failures of the optimized models.
 
     Raises:
-        NotComparable: the original is not valid or does not run.
+        NotComparable: The original is invalid or does not run.
     """
     phase("original")
     original = Original(case.model, case.feeds, case.random)
@@ -143,7 +143,7 @@ def check(case: Case, variants: tuple[str, ...], phase: Phase) -> list[Failure]:
 
 
 def check_variant(original: Original, name: str, phase: Phase) -> Failure | None:
-    """What is wrong with the model that one variant gives, if anything."""
+    """Return the failure of one variant, or None."""
     from .split_check import check_split
 
     phase(name)
@@ -190,21 +190,21 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
         session = Reference(path or proto)
     except Exception as error:
         if "enable" in variant.options and "NOT_IMPLEMENTED" in str(error):
-            return None  # what these rules make is the standard's, and may be too young to run
+            return None  # these rules create standard ONNX that onnxruntime may not support
         if _is_refused(original, variant.fixed):
             return None
         return Failure(name, "refused", _gist(error), one_line(error))
-    for feed, wanted in original.runs[:1] if variant.fixed else original.runs:
+    for feed, expected in original.runs[:1] if variant.fixed else original.runs:
         try:
             found = session.run(feed)
         except Exception as error:
             if original.random or EXCLUDED.search(str(error)):
                 continue
             return Failure(name, "fails", _gist(error), one_line(error))
-        merged = _merged(original, wanted, found)
+        merged = _merged(original, expected, found)
         if merged:
             return Failure(name, "merged", "", merged)
-        for output, want, got in zip(original.names, wanted, found, strict=True):
+        for output, want, got in zip(original.names, expected, found, strict=True):
             if output in original.random:
                 continue
             problem = problem_of(want, got, output, feed, original, variant)
@@ -217,13 +217,14 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
 def _optimize(
     folder: Path, original: Original, variant: Variant
 ) -> tuple[onnx.ModelProto, str, int]:
-    """The optimized model, its file if it has one, and by how much it is larger."""
+    """Return the optimized model, its file if it has one, and its growth in bytes."""
     model = onnx.ModelProto.FromString(original.bytes)
     if not variant.file:
         fixed = {"dims": original.dims} if variant.fixed else {}
         optimized = onnxfold.optimize(model, **variant.options, **fixed)
         return optimized, "", optimized.ByteSize() - len(original.bytes)
-    # Every external tensor names its data file: names of one length, for the sizes to be compared.
+    # Every external tensor contains the name of its data file. Names of equal length keep the sizes
+    # comparable.
     source = folder / "old.onnx"
     target = folder / "out" / "new.onnx"
     target.parent.mkdir()
@@ -249,11 +250,11 @@ def _optimize(
 def problem_of(
     want: Any, got: Any, output: str, feed: Feeds, original: Original, variant: Variant
 ) -> tuple[str, str] | None:
-    """What kind of difference two results of an output have, and the numbers; None if it may be.
+    """Return the kind of difference between two results and a message, or None if it is allowed.
 
-    Results of an inexact variant may differ by `TOLERANCE` of the largest number, or by as much as
-    the original's do when the numbers on the way change by `TOLERANCE` of themselves: what is left
-    of terms that cancel is no more precise than the terms.
+    Results of an inexact variant may differ by `TOLERANCE` of the largest number. They may also
+    differ by as much as the original's results do if intermediate numbers have a relative error of
+    `TOLERANCE`. After a cancellation of terms, the result is not more precise than the terms.
     """
     found = _compared(want, got, original.half, original.ops["Loop"] > 0)
     if found is None or variant.exact or found[0] == "dtype":
@@ -276,7 +277,7 @@ def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, s
         return "dtype", f"{want.dtype} became {got.dtype}"
     if want.shape != got.shape:
         if not want.size and not got.size and has_loops:
-            # a Loop of no iterations gives what onnxruntime can infer of the shape of its results
+            # a Loop without iterations returns results of the shape that onnxruntime can infer
             return None
         return "shape", f"{want.shape} became {got.shape}"
     if same_bits(want, got):
@@ -285,7 +286,7 @@ def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, s
     if not half:
         return "mismatch", text
     if want.dtype.kind not in "fV":
-        return None  # behind a rounding it may be anything
+        return None  # can be any value after a rounding
     with np.errstate(all="ignore"):
         error = np.abs(_finite(want) - _finite(got))
     allowed = half * float(np.nanmax(np.abs(_finite(want)), initial=0.0))
@@ -293,13 +294,13 @@ def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, s
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
-    """In double; what rounds to an infinity in half precision is the greatest number there."""
+    """Convert to float64 and replace infinities by the largest number of float16."""
     wide = array.astype(np.float64)
     return np.where(np.isinf(wide), np.sign(wide) * 65504, wide)
 
 
 def _is_near(want: Any, got: Any, others: list[Any]) -> bool:
-    """Whether a result is near the one that is wanted, given what perturbed runs have made."""
+    """Return whether a result is near the expected one, given the results of perturbed runs."""
     if isinstance(want, list):
         alike = [o for o in others if len(o) == len(want)]
         if len(got) != len(want):
@@ -320,7 +321,7 @@ def _is_near(want: Any, got: Any, others: list[Any]) -> bool:
 
 
 def _perturbing(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with each float number of the main graph times a random number close to 1."""
+    """Return the model with each float of the main graph multiplied by a random number near 1."""
     changed = copy.deepcopy(model)
     graph = changed.graph
     made = [name for node in graph.node for name in node.output if name]
@@ -366,34 +367,34 @@ def _bare(type_: onnx.TypeProto) -> bytes:
     return bare.SerializeToString()
 
 
-def _merged(original: Original, wanted: list[Any], found: list[Any]) -> str:
-    """Which outputs are the same now, or all zero, that were drawn apart."""
+def _merged(original: Original, expected: list[Any], found: list[Any]) -> str:
+    """Return which random outputs became equal or zero, or an empty string."""
     drawn = [
         (name, want, got)
-        for name, want, got in zip(original.names, wanted, found, strict=True)
+        for name, want, got in zip(original.names, expected, found, strict=True)
         if name in original.random
         and isinstance(want, np.ndarray)
         and isinstance(got, np.ndarray)
         and want.dtype.kind == "f"
-        and len(np.unique(want)) > 4  # fewer may be drawn twice
+        and len(np.unique(want)) > 4  # fewer numbers may be equal by chance
     ]
     for k, (name, want, got) in enumerate(drawn):
         if np.count_nonzero(want) and not np.count_nonzero(got):
             return f"{name} is zero"
-        for other, wanted_too, got_too in drawn[:k]:
-            if same_bits(got, got_too) and not same_bits(want, wanted_too):
+        for other, other_expected, other_got in drawn[:k]:
+            if same_bits(got, other_got) and not same_bits(want, other_expected):
                 return f"{other} and {name}"
     return ""
 
 
 def ops_of(model: onnx.ModelProto) -> Counter[str]:
-    """How often each op is in the model, subgraphs and functions included."""
+    """Count the ops of a model, including those of subgraphs and functions."""
     counts = count_nodes(ir.from_proto(model))
     return Counter({name.replace("::", "."): count for name, count in counts.items()})
 
 
 def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
-    """The symbolic dims of a model's inputs and their sizes in a feed."""
+    """Return the symbolic dims of a model's inputs and their sizes in a feed."""
     return {
         dim.dim_param: size
         for value in model.graph.input
@@ -406,8 +407,10 @@ def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
 
 
 def _is_refused(original: Original, fixed: bool) -> bool:
-    """Whether onnxruntime refuses the original once it has folded its constants, or with sizes in
-    place of the names of its dims: then its inference contradicts its own kernels.
+    """Return whether onnxruntime rejects the original after its own constant folding.
+
+    With ``fixed``, onnxruntime may also reject sizes in place of symbolic dims. In both cases, the
+    shape inference of onnxruntime contradicts its kernels.
     """
     model = original.model
     if fixed:
@@ -416,11 +419,11 @@ def _is_refused(original: Original, fixed: bool) -> bool:
         ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         if fixed:
             Reference(model)
-    except Exception:  # the runtime's own, of many kinds
+    except Exception:  # onnxruntime raises many classes
         return True
     return False
 
 
 def _gist(error: BaseException) -> str:
-    """The message without names and numbers."""
+    """Return the message of an error without names and numbers."""
     return re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", one_line(error))[-60:]

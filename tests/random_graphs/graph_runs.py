@@ -1,4 +1,4 @@
-"""Many seeds, each checked in a child process; failures made small and put into classes."""
+"""Check seeds in a child process, then reduce and classify the failures."""
 
 import importlib
 import time
@@ -18,7 +18,7 @@ from .generate import Case, Discarded
 from .graph_check import NotComparable, Original, check, check_variant, ops_of
 
 _TASKS = __name__
-_SECONDS = 120  # of each phase: mutants can be whole models
+_SECONDS = 120  # limit of each phase, because mutants can be whole models
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     seconds_to_shrink: float = 40.0,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Check the graphs that `generated` makes of all seeds; make those that fail small."""
+    """Check the graphs of all seeds and reduce those that fail."""
     helper = Worker(_TASKS)
     try:
         return drive(
@@ -47,10 +47,10 @@ def run(
 def _classify(
     make: tuple[str, ...], seed: int, failure: Failure, seconds: float, helper: Worker
 ) -> tuple[str, str]:
-    """The class of a failure, and the model as text once it is small."""
-    place = f"{failure.variant} {failure.kind} {failure.place}"
+    """Return the class of a failure and the reduced model as text."""
+    key = f"{failure.variant} {failure.kind} {failure.place}"
     if not seconds:
-        return place, ""
+        return key, ""
 
     end = time.monotonic() + seconds
 
@@ -76,25 +76,25 @@ def _classify(
 
     made = ask("make_model", make, seed)
     if not isinstance(made, tuple):
-        return place, ""
+        return key, ""
     content, feeds, random = made
     model = ir.from_proto(onnx.ModelProto.FromString(content))
     feed = next((feed for feed in feeds if fails(model, feed)), None)
     if feed is None:
-        return f"{place} (not again)", ""
+        return f"{key} (not reproduced)", ""
     shrunk, fed = shrink(model, feed, fails, values)
     small = ir.to_proto(shrunk)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
     lines = [line.rstrip() for line in onnx.printer.to_text(small).splitlines() if line.strip()]
     lines += [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in fed.items()]
-    return f"{place} [{kinds}]", "\n".join(lines)
+    return f"{key} [{kinds}]", "\n".join(lines)
 
 
 def generated(make: tuple[str, ...], seed: int) -> Case:
-    """The case of a seed.
+    """Return the case of a seed.
 
     Args:
-        make: A module of this package, and what its function ``generate`` takes after the seed.
+        make: A module of this package and the arguments of its ``generate`` after the seed.
         seed: The seed.
     """
     module, *arguments = make
@@ -117,7 +117,7 @@ def check_seed(phase: Phase, make: tuple[str, ...], seed: int, variants: tuple[s
 def make_model(
     phase: Phase, make: tuple[str, ...], seed: int
 ) -> tuple[bytes, list[dict[str, Any]], list[str]]:
-    """The model of a seed, its feeds, and the outputs that are random."""
+    """Return the model of a seed, its feeds and the names of its random outputs."""
     phase("generation")
     case = generated(make, seed)
     return case.model.SerializeToString(), case.feeds, case.random
@@ -126,7 +126,7 @@ def make_model(
 def check_model(
     phase: Phase, model: bytes, feeds: list[dict[str, Any]], random: list[str], variant: str
 ) -> Failure | None:
-    """What is wrong with one variant of a model; None also if the original does not run."""
+    """Return the failure of one variant of a model, or None, also if the original does not run."""
     phase("original")
     try:
         original = Original(onnx.ModelProto.FromString(model), feeds, random)

@@ -1,8 +1,7 @@
-"""Mutants of real graphs: real models, changed in many ways so that they are still models.
+"""Generate mutants of real models, which are valid models with random changes.
 
-Other than random graphs they have the depth, the sizes and the idioms of what people export. A
-mutant is a model of its own: it is compared with its own optimized self, so a change may do what it
-likes with the numbers.
+Unlike random graphs, mutants have the depth, the sizes and the idioms of exported models. A mutant
+is compared with its own optimized form, so a change may alter the numbers.
 """
 
 import contextlib
@@ -25,23 +24,23 @@ from .mutations import MUTATIONS, Feeds, Impossible, Mutant, span
 from .scopes import Refused
 
 ROOT = Path(__file__).parents[2]
-# Sizes for dims by their usual names: as exported, others, one.
+# Sizes of dims by their usual names: default, other and minimal sizes.
 SIZES = [{}, {"batch": 3, "seq": 7, "past": 5}, {"batch": 1, "seq": 1, "past": 0}]
 
 
 class NoPart(Exception):
-    """Between the nodes and the others are values that are no tensors."""
+    """The nodes have no outputs, or exchange values with other nodes that are not tensors."""
 
 
 def models(folder: str | None = None) -> list[Path]:
-    """The models in a folder, or the repository's own."""
+    """Return the paths of the models in a folder or in the repository."""
     folders = [Path(folder)] if folder else [ROOT / "models", ROOT / "tests" / "data"]
     return sorted(path for each in folders for path in each.rglob("*.onnx"))
 
 
 @functools.lru_cache(maxsize=4)
-def opened(path: Path) -> tuple[onnx.ModelProto, Feeds]:
-    """A model, all of it in memory, and feeds on which it runs."""
+def load_with_feeds(path: Path) -> tuple[onnx.ModelProto, Feeds]:
+    """Return a model with its data in memory, and feeds on which it runs."""
     model = onnx.load(path)
     session = Reference(str(path))
     feeds = []
@@ -50,7 +49,7 @@ def opened(path: Path) -> tuple[onnx.ModelProto, Feeds]:
         try:
             session.run(made)
         except Exception:
-            continue  # not every size is one that the model takes
+            continue  # the model may not support all sizes
         feeds.append(made)
     assert feeds, f"no feed of {path} runs"
     return model, feeds
@@ -72,8 +71,8 @@ def _feeds(path: Path, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
-    """Every value of the main graph that is a tensor, at each of the feeds."""
-    model, feeds = opened(path)
+    """Return the values of all tensors of the main graph for each feed."""
+    model, feeds = load_with_feeds(path)
     watched = copy.deepcopy(model)
     known = {o.name for o in model.graph.output}
     made = [o for n in model.graph.node for o in n.output if o and o not in known]
@@ -88,12 +87,14 @@ def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
 
 
 def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
-    """Some nodes in a row of a model; what they read of others becomes an input.
+    """Return consecutive nodes of a model as a model with feeds.
+
+    Values that the nodes read from other nodes are inputs.
 
     Raises:
-        NoPart: there are no values to feed it.
+        NoPart: The nodes have no outputs, or the values of inputs or outputs are not known.
     """
-    model, _ = opened(path)
+    model, _ = load_with_feeds(path)
     values = inner_values(path)
     nodes = model.graph.node
     count = int(rng.integers(10, 120))
@@ -116,7 +117,7 @@ def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
 
 
 def _info(name: str, arrays: list[np.ndarray]) -> onnx.ValueInfoProto:
-    """Sizes that differ between the feeds are symbolic."""
+    """Return a declaration in which sizes that differ between the feeds are unknown."""
     sizes = zip(*(a.shape for a in arrays), strict=True)
     same = len({a.ndim for a in arrays}) == 1
     dims = [s[0] if len(set(s)) == 1 else None for s in sizes] if same else None
@@ -129,14 +130,14 @@ NEAR = ("O2", "onnxruntime")
 
 
 def generate(seed: int, folder: str | None = None) -> Case:
-    """The mutant of a seed, of one of the models in a folder, or of the repository's own.
+    """Return the mutant of a seed, made from a model of a folder or of the repository.
 
-    It is checked in two ways that keep every bit, or in one and another.
+    The variants of the case are two exact ones, or an exact and an inexact one.
     """
     paths = models(folder)
     rng = np.random.default_rng(seed)
     path = paths[seed % len(paths)]
-    model, feeds = opened(path)
+    model, feeds = load_with_feeds(path)
     if rng.random() < 0.8:
         with contextlib.suppress(NoPart):
             model, feeds = part(path, rng)

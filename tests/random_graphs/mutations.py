@@ -13,13 +13,13 @@ from .constants import typed
 from .scopes import free_names, subgraphs_of
 
 Feeds = list[dict[str, Any]]
-# Names that the optimizer gives to what it makes.
-OURS = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
+# Names that the optimizer generates.
+GENERATED = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 6e4, 1e-30]
 
 
 class Impossible(Exception):
-    """This change does not fit this model."""
+    """The change does not apply to the model."""
 
 
 class Mutant:
@@ -45,17 +45,17 @@ class Mutant:
             raise Impossible
         return things[int(self.rng.integers(len(things)))]
 
-    def fresh(self, stem: str = "m") -> str:
+    def fresh(self, name_hint: str = "m") -> str:
         taken = all_names(self.graph)
         while True:
             self._count += 1
-            name = f"{stem}_{self._count}"
+            name = f"{name_hint}_{self._count}"
             if name not in taken:
                 return name
 
-    def scalar(self, stem: str, values: list[Any]) -> str:
-        """A new input that has these values by turns, or a constant that has one of them."""
-        name = self.fresh(stem)
+    def scalar(self, name_hint: str, values: list[Any]) -> str:
+        """Add an input that alternates between the values, or a constant with one of them."""
+        name = self.fresh(name_hint)
         arrays = [np.array(value) for value in values]
         if self.rng.random() < 0.5:
             dtype = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
@@ -67,7 +67,7 @@ class Mutant:
         return name
 
     def types(self) -> dict[str, tuple[int, int | None]]:
-        """Element type and rank of values of the main graph, as far as they can be inferred."""
+        """Return the element types and ranks of values of the main graph that can be inferred."""
         inferred = onnx.shape_inference.infer_shapes(self.model).graph
         found = {t.name: (t.data_type, len(t.dims)) for t in self.graph.initializer}
         for info in (*inferred.value_info, *self.graph.input, *self.graph.output):
@@ -78,13 +78,13 @@ class Mutant:
         return found
 
     def weights(self, least: int = 0, most: int = 1 << 17) -> list[onnx.TensorProto]:
-        """Initializers of a number of elements that nobody can override."""
-        given = {i.name for i in self.graph.input}
-        own = (t for t in self.graph.initializer if t.name not in given)
+        """Return initializers that cannot be overridden and have ``least`` to ``most`` elements."""
+        inputs = {i.name for i in self.graph.input}
+        own = (t for t in self.graph.initializer if t.name not in inputs)
         return [t for t in own if least <= np.prod(t.dims, dtype=np.int64) <= most]
 
     def edges(self) -> list[tuple[onnx.NodeProto, int]]:
-        """What nodes of the main graph read."""
+        """Return the nodes of the main graph and the indices of their operands."""
         return [(n, k) for n in self.graph.node for k, v in enumerate(n.input) if v]
 
     def insert(self, before: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> None:
@@ -127,7 +127,7 @@ def convert_opset(m: Mutant) -> None:
 
 
 def permute_nodes(m: Mutant) -> None:
-    """Any topological order."""
+    """Put the nodes into a random topological order."""
     nodes = list(m.graph.node)
     made_by = {o: k for k, n in enumerate(nodes) for o in n.output if o}
     read = [{made_by[v] for v in [*n.input, *free_names(n)] if v in made_by} for n in nodes]
@@ -143,12 +143,12 @@ def permute_nodes(m: Mutant) -> None:
 
 
 def colliding_names(m: Mutant) -> None:
-    """Values get the names that the optimizer gives; nodes get such names, or none."""
+    """Give values names that the optimizer generates, and nodes such names or none."""
     ends = {v.name for v in (*m.graph.input, *m.graph.output)}
     made = dict.fromkeys(o for n in m.graph.node for o in n.output if o)
     inner = [v for v in [*made, *(t.name for t in m.graph.initializer)] if v not in ends]
     m.rng.shuffle(inner)
-    free = [name for name in OURS if name not in all_names(m.graph)]
+    free = [name for name in GENERATED if name not in all_names(m.graph)]
     rename(m.graph, dict(zip(inner, free, strict=False)))
     for node in m.graph.node:
         if m.rng.random() < 0.5:
@@ -163,7 +163,7 @@ def change_value_info(m: Mutant) -> None:
 
 
 def change_dims(m: Mutant) -> None:
-    """Static dims of an input become symbolic, or symbolic ones static."""
+    """Make static dims of an input symbolic, or symbolic dims static."""
     info = m.choose(i for i in m.graph.input if i.type.HasField("tensor_type"))
     dims = info.type.tensor_type.shape.dim
     free = m.rng.random() < 0.5
@@ -197,7 +197,7 @@ def weight_made_input(m: Mutant) -> None:
         helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
     )
     array = numpy_helper.to_array(tensor)
-    if m.rng.random() < 0.5:  # may be overridden, and is now and then
+    if m.rng.random() < 0.5:  # some feeds override the initializer
         for feed in m.feeds[1:]:
             feed[tensor.name] = array.copy()
         return
@@ -208,14 +208,14 @@ def weight_made_input(m: Mutant) -> None:
 
 
 def weight_shared(m: Mutant) -> None:
-    """A second weight of a shape takes the elements of the first."""
+    """Copy the elements of a weight to another weight of the same shape."""
     tensor = m.choose(m.weights())
     same = [t for t in m.weights() if t.dims == tensor.dims and t.data_type == tensor.data_type]
     other = m.choose(t for t in same if t.name != tensor.name)
     name = other.name
     other.CopyFrom(tensor)
     other.name = name
-    del m.graph.value_info[:]  # sizes may be others now
+    del m.graph.value_info[:]  # inferred sizes may differ
 
 
 def weight_duplicated(m: Mutant) -> None:
@@ -238,7 +238,7 @@ def special_values(m: Mutant) -> None:
     tensor.CopyFrom(numpy_helper.from_array(array, name))
 
 
-def constant_written_otherwise(m: Mutant) -> None:
+def constant_representation_changed(m: Mutant) -> None:
     tensor = m.choose(m.weights(most=1 << 14))
     array = numpy_helper.to_array(tensor)
     name = tensor.name
@@ -257,7 +257,7 @@ def constant_written_otherwise(m: Mutant) -> None:
 
 
 def weight_computed(m: Mutant) -> None:
-    """A weight becomes the result of nodes on constants; its elements may become others."""
+    """Replace a weight by the result of nodes on constants. The elements may differ."""
     tensor = m.choose(t for t in m.weights(least=1) if t.data_type in (T.FLOAT, T.INT64, T.INT32))
     array = numpy_helper.to_array(tensor)
     name = tensor.name
@@ -313,7 +313,7 @@ def weight_computed(m: Mutant) -> None:
 
 
 def pair_inserted(m: Mutant) -> None:
-    """Two nodes, or one, that give back what they read."""
+    """Insert one or two nodes that return their operand."""
     node, k = m.choose(m.edges())
     value = node.input[k]
     dtype, rank = m.types().get(value, (0, None))
@@ -344,8 +344,8 @@ def pair_inserted(m: Mutant) -> None:
     m.insert(node, chosen)
 
 
-def elements_in_another_order(m: Mutant) -> None:
-    """A Reshape to the sizes of a Transpose is read instead of it."""
+def transpose_replaced_by_reshape(m: Mutant) -> None:
+    """Replace the result of a Transpose by a Reshape to the same sizes."""
     node = m.choose(n for n in m.graph.node if n.op_type == "Transpose" and not n.domain)
     turned = m.fresh("turned")
     sizes = m.fresh("sizes")
@@ -360,7 +360,7 @@ def elements_in_another_order(m: Mutant) -> None:
 
 
 def node_repeated(m: Mutant) -> None:
-    """A node is computed twice, for some of those who read it."""
+    """Compute a node twice, for different consumers."""
     node = m.choose(n for n in m.graph.node if len(n.output) == 1)
     twin = copy.deepcopy(node)
     twin.output[0] = m.fresh()
@@ -384,7 +384,7 @@ def output_added(m: Mutant) -> None:
 
 
 def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
-    """Some nodes in a row: what they read of others, and what others read of them."""
+    """Return the bounds of consecutive nodes, their operands and their results for other nodes."""
     count = len(m.graph.node)
     start = m.choose(range(count))
     end = min(count, start + int(m.rng.integers(1, 25)))
@@ -397,7 +397,7 @@ def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
 def span(
     graph: onnx.GraphProto, start: int, end: int
 ) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
-    """Some nodes in a row: they, what they read of others, and what others read of them."""
+    """Return consecutive nodes, their operands and their results for other nodes."""
     chosen = list(graph.node[start:end])
     made = {o for n in chosen for o in n.output}
     read = dict.fromkeys(v for n in chosen for v in [*n.input, *free_names(n)] if v)
@@ -407,11 +407,11 @@ def span(
     return chosen, [v for v in read if v not in made], results
 
 
-def _copied(m: Mutant, stem: str, start: int, end: int, results: list[str]) -> onnx.GraphProto:
-    """A graph of some nodes in a row that gives the results, under names of its own."""
+def _copied(m: Mutant, name_hint: str, start: int, end: int, results: list[str]) -> onnx.GraphProto:
+    """Return a graph of consecutive nodes with the results as outputs and with new names."""
     types = m.types()
-    graph = helper.make_graph(m.graph.node[start:end], stem, [], [])
-    inner = {o: m.fresh(stem) for n in graph.node for o in n.output if o}
+    graph = helper.make_graph(m.graph.node[start:end], name_hint, [], [])
+    inner = {o: m.fresh(name_hint) for n in graph.node for o in n.output if o}
     rename(graph, inner)
     for name in results:
         dtype, rank = types.get(name, (0, None))
@@ -423,7 +423,7 @@ def _copied(m: Mutant, stem: str, start: int, end: int, results: list[str]) -> o
 
 def wrapped_into_if(m: Mutant) -> None:
     start, end, _, results = _region(m)
-    then, other = (_copied(m, stem, start, end, results) for stem in ("then", "else"))
+    then, other = (_copied(m, name_hint, start, end, results) for name_hint in ("then", "else"))
     for made in other.node:
         made.name = ""
     condition = m.scalar("condition", [True, False])
@@ -432,18 +432,18 @@ def wrapped_into_if(m: Mutant) -> None:
 
 
 def wrapped_into_loop(m: Mutant) -> None:
-    """The nodes run some times, each time to the same results; those of the first are read."""
+    """Move nodes into a Loop of equal iterations and use the results of the first."""
     start, end, _, results = _region(m)
     if m.opset < 13:
         raise Impossible
     body = _copied(m, "body", start, end, results)
-    turn = m.fresh("turn")
-    going = m.fresh("going")
-    on = m.fresh("on")
-    body.node.insert(0, helper.make_node("Identity", [going], [on]))
-    body.input.append(helper.make_tensor_value_info(turn, T.INT64, []))
-    body.input.append(helper.make_tensor_value_info(going, T.BOOL, []))
-    body.output.insert(0, helper.make_tensor_value_info(on, T.BOOL, []))
+    iteration = m.fresh("turn")
+    condition = m.fresh("going")
+    next_condition = m.fresh("on")
+    body.node.insert(0, helper.make_node("Identity", [condition], [next_condition]))
+    body.input.append(helper.make_tensor_value_info(iteration, T.INT64, []))
+    body.input.append(helper.make_tensor_value_info(condition, T.BOOL, []))
+    body.output.insert(0, helper.make_tensor_value_info(next_condition, T.BOOL, []))
     first = m.fresh("first")
     m.graph.initializer.append(numpy_helper.from_array(np.array(0), first))
     scans = [m.fresh("scan") for _ in results]
@@ -479,12 +479,12 @@ MUTATIONS: list[Callable[[Mutant], None]] = [
     weight_shared,
     weight_duplicated,
     special_values,
-    constant_written_otherwise,
-    constant_written_otherwise,
+    constant_representation_changed,
+    constant_representation_changed,
     pair_inserted,
     pair_inserted,
     node_repeated,
-    elements_in_another_order,
+    transpose_replaced_by_reshape,
     output_added,
     weight_computed,
     weight_computed,

@@ -1,8 +1,7 @@
-"""Values of random graphs, and the graphs in which they are made.
+"""Values of random graphs and the scopes that contain them.
 
-Every value carries a sample for each feed: the same graph with other sizes of its symbolic dims. A
-dim is a tuple with its size for each feed, so a size that all feeds share is a number, another one
-has a symbol.
+Every value has a sample for each feed. The feeds differ in the sizes of symbolic dims. A dim is a
+tuple of its sizes for all feeds. It is static if all sizes are equal, and symbolic otherwise.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ FEEDS = 3
 
 
 class Refused(Exception):
-    """The node cannot be there: onnxruntime does not take it, or nothing fits."""
+    """The node cannot be added: onnxruntime rejects it, or no operand matches."""
 
 
 @dataclass(eq=False)
 class Value:
-    """A value of the graph and what it is for each feed (None for feeds that failed)."""
+    """A value of the graph with its sample for each feed, which is None for failed feeds."""
 
     name: str
     elem: int
     samples: list[Any]
     kind: str = "tensor"
     tensor: onnx.TensorProto | None = None
-    """What is in the file, if that is a tensor."""
+    """The stored tensor of an initializer."""
     constant: bool = False
     random: bool = False
     used: bool = False
@@ -51,14 +50,14 @@ class Value:
 
     @property
     def dims(self) -> list[Dim]:
-        """The sizes of each axis over all feeds (those that failed repeat the first)."""
+        """The sizes of each axis for all feeds. A failed feed repeats the sizes of the first."""
         shapes = [self.shape if s is None or s.ndim != self.rank else s.shape for s in self.samples]
         return [tuple(sizes) for sizes in zip(*shapes, strict=True)]
 
 
 @dataclass
 class Scope:
-    """A graph that is being made: the main one, the body of an op, or a function."""
+    """A graph under construction: the main graph, the body of an op, or a function."""
 
     kind: str
     parent: Scope | None = None
@@ -69,11 +68,11 @@ class Scope:
 
     @property
     def in_function(self) -> bool:
-        """Whether the graph is a function or a body in one: it cannot see the inputs."""
+        """Whether the graph is a function or a body in a function, which cannot read the inputs."""
         return self.kind == "function" or (self.parent is not None and self.parent.in_function)
 
     def visible(self) -> list[Value]:
-        """The values that a node may read; a function sees its own only."""
+        """Return the values that a node may read. A function can only read its own values."""
         scope: Scope | None = self
         found: list[Value] = []
         while scope is not None:
@@ -87,7 +86,7 @@ def subgraphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def free_names(node: onnx.NodeProto) -> list[str]:
-    """The names that the subgraphs of a node read from outside."""
+    """Return the outer names that the subgraphs of a node read."""
     found: list[str] = []
     for graph in subgraphs_of(node):
         own = {v.name for v in (*graph.input, *graph.initializer)}
@@ -98,7 +97,7 @@ def free_names(node: onnx.NodeProto) -> list[str]:
 
 
 def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:
-    """The type of a value, as precise as its samples are the same."""
+    """Return the type of a value. Sizes that differ between the samples are unknown."""
     elem = value.elem if elem is None else elem
     if value.kind == "tensor":
         shape = [d[0] if len(set(d)) == 1 else None for d in value.dims]

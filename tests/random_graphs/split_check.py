@@ -1,8 +1,8 @@
-"""Splits a model and compares what the parts compute together with the original, bit for bit.
+"""Split a model and compare the combined results of the parts with the original bit for bit.
 
-Some inputs, and some initializers that become inputs, are runtime constants: which, their names
-decide, so that a model can shrink. The parts run in a session, from memory or out of a bundle, and
-one after the other as plain models.
+Some inputs, and some initializers that become inputs, are runtime constants. Their names determine
+the choice, so that a model can be reduced. The parts run in a session, from memory or from a
+bundle, and one after the other as plain models.
 """
 
 import zlib
@@ -32,7 +32,7 @@ SPLITS: dict[str, Variant] = {
 
 
 def check_split(folder: Path, original: Original, name: str) -> Failure | None:
-    """What is wrong with a model that is split, if anything."""
+    """Return the failure of a model that is split, or None."""
     variant = SPLITS[name]
     original = _with_more_inputs(original)
     tensors = [i.name for i in original.model.graph.input if i.type.WhichOneof("value") == TENSOR]
@@ -67,19 +67,17 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
                 return Failure(name, "invalid", _gist(error), one_line(error))
     is_random = bool(original.random) or any(op in original.bytes for op in _RANDOM_OPS)
     known = {info.name for info in bundle.manifest.runtime_constants}
-    # without a default, one that is left out has the value of the run before
+    # An omitted constant without a default keeps the value of the previous run.
     defaults = {tensor.name for tensor in original.model.graph.initializer}
     kept = known - defaults
     ways = {
         "plain models": lambda feed: recombine(bundle, feed),
         "bundle": lambda feed: _run(sessions[0], feed),
         "memory": lambda feed: _run(sessions[1], feed),
-        "left out": lambda feed: _run(
-            sessions[0], {n: v for n, v in feed.items() if n not in kept}
-        ),
+        "omitted": lambda feed: _run(sessions[0], {n: v for n, v in feed.items() if n not in kept}),
         "handle": lambda feed: _by_handle(sessions[1], feed, known),
     }
-    for feed, wanted in (*original.runs, *original.runs[:1]):
+    for feed, expected in (*original.runs, *original.runs[:1]):
         for way, run in ways.items():
             try:
                 found = run(feed)
@@ -87,8 +85,8 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
                 if is_random or EXCLUDED.search(str(error)):
                     continue
                 return Failure(name, "fails", f"{way} {_gist(error)}", one_line(error))
-            for output, want, got in zip(original.names, wanted, found, strict=True):
-                if is_random:  # a second run of a session draws other numbers
+            for output, want, got in zip(original.names, expected, found, strict=True):
+                if is_random:  # another run of a session draws other numbers
                     continue
                 problem = problem_of(want, got, output, feed, original, variant)
                 if problem is not None:
@@ -98,7 +96,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
 
 
 TENSOR = "tensor_type"
-# In training mode BatchNormalization writes over what it is fed.
+# In training mode, BatchNormalization overwrites its operands.
 _RANDOM_OPS = [b"training_mode", *(op.encode() for op in RANDOM_OPS)]
 
 
@@ -107,7 +105,7 @@ def _chosen(name: str, share: float) -> bool:
 
 
 def _with_more_inputs(original: Original) -> Original:
-    """The same with some initializers as inputs; itself where onnxruntime wants them constant."""
+    """Make some initializers inputs, or return the original if onnxruntime rejects this."""
     model = onnx.ModelProto.FromString(original.bytes)
     graph = model.graph
     inputs = {i.name for i in graph.input}
@@ -129,15 +127,15 @@ def _with_more_inputs(original: Original) -> Original:
 
 
 def recombine(bundle: Any, feed: Feeds) -> list[Any]:
-    """runtime_fold, then entry, each as a plain model."""
-    given = dict(feed)
+    """Run ``runtime_fold`` and then ``entry`` as plain models."""
+    values = dict(feed)
     for path in (bundle.runtime_fold, bundle.entry):
         if path.exists():
             session = Reference(str(path))
             ort = session.session
             inputs = (*ort.get_inputs(), *ort.get_overridable_initializers())
-            found = session.run({i.name: given[i.name] for i in inputs if i.name in given})
-            given.update(zip([o.name for o in session.outputs], found, strict=True))
+            found = session.run({i.name: values[i.name] for i in inputs if i.name in values})
+            values.update(zip([o.name for o in session.outputs], found, strict=True))
     return found
 
 
@@ -150,10 +148,10 @@ def _run(session: Session, feed: Feeds, **arguments: Any) -> list[Any]:
 
 
 def _by_handle(session: Session, feed: Feeds, known: set[str]) -> list[Any]:
-    """With constants that are filled anew afterwards."""
-    given = {name: np.array(array) for name, array in feed.items() if name in known}
-    handle = session.fold(given)
-    for array in given.values():
+    """Run with a handle of constants, and overwrite the arrays of the constants before the run."""
+    values = {name: np.array(array) for name, array in feed.items() if name in known}
+    handle = session.fold(values)
+    for array in values.values():
         if array.dtype.kind in "fiu":
             array[...] = 1
     return _run(session, {n: v for n, v in feed.items() if n not in known}, handle=handle)

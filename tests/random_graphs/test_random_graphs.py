@@ -1,4 +1,4 @@
-"""Some random graphs, the same in every run; ``python -m tests.random_graphs`` makes more."""
+"""Check a fixed set of random graphs. ``python -m tests.random_graphs`` checks more."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from .graph_runs import run
 
 
 @pytest.mark.parametrize(
-    ("seeds", "variants", "least", "module"),  # onnxruntime 1.23 crashes on some
+    ("seeds", "variants", "least", "module"),  # onnxruntime 1.23 crashes on some seeds
     [
         (range(160, 240), DEFAULT, 48, "generate"),
         pytest.param(range(80, 160), DEFAULT, 48, "generate", marks=pytest.mark.slow),
@@ -29,9 +29,9 @@ from .graph_runs import run
         "exact again",
         "for a target",
         "split",
-        "what is known of values",
+        "facts about values",
         "mutants of models",
-        "branches that compute the same",
+        "branches with equal values",
         "branches, split",
         "constants up to a broadcast",
         "constants up to a broadcast, inexact",
@@ -46,7 +46,7 @@ def test_random_graphs(seeds, variants, least, module):
 @pytest.mark.parametrize(
     ("changed", "after", "problem"),
     [
-        ("Mul(x, tenth)", "Sub(a, hundred)", None),  # little is left of terms that cancel
+        ("Mul(x, tenth)", "Sub(a, hundred)", None),  # a cancellation of terms
         ("Mul(x, less)", "Sub(a, hundred)", "far"),
         ("Mul(x, less)", "Neg(a)", "far"),
         ("Mul(x, tenth)", "Floor(a)", None),
@@ -55,7 +55,7 @@ def test_random_graphs(seeds, variants, least, module):
         ("Mul(x, less)", "Greater(a, most)", "far"),
     ],
 )
-def test_inexact_results_are_judged_by_what_roundings_change(changed, after, problem):
+def test_tolerance_of_inexact_results_depends_on_roundings(changed, after, problem):
     kind = "bool" if "Greater" in after else "float"
     text = f"""g (float[3] x) => ({kind}[3] y)
         <float ten = {{10}}, float tenth = {{0.1}}, float less = {{0.09}},
@@ -64,7 +64,7 @@ def test_inexact_results_are_judged_by_what_roundings_change(changed, after, pro
     before, rewritten = (parse(text % first) for first in ("Div(x, ten)", changed))
     feed = {"x": np.float32([1000, 1000.0001, 1000.001])}
     original = Original(before, [feed], [])
-    (wanted,) = original.runs[0][1]
+    (expected,) = original.runs[0][1]
     (found,) = Reference(rewritten).run(feed)
-    judged = problem_of(wanted, found, "y", feed, original, VARIANTS["O2"])
+    judged = problem_of(expected, found, "y", feed, original, VARIANTS["O2"])
     assert (judged and judged[0]) == problem

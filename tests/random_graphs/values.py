@@ -22,7 +22,7 @@ COMMON = (
     *INTS,
     T.BFLOAT16,
 )
-"""Element types as often as models have them."""
+"""Element types, repeated according to their frequency in models."""
 
 _BY_TEXT = {
     f"tensor({name})": elem
@@ -37,17 +37,17 @@ WORDS = ["", "a", "B", "ab", "A b", "x" * 9, "7", "-1.5", "ä", "nan", "0"]
 
 
 def elem_of(text: str) -> int | None:
-    """The element type of ``tensor(float)``; None for another kind of type."""
+    """Return the element type of a type such as ``tensor(float)``, or None for other types."""
     return _BY_TEXT.get(text)
 
 
 def dtype_of(elem: int) -> np.dtype[Any]:
-    """NumPy's dtype, of ml_dtypes for those that NumPy does not have; object for strings."""
+    """Return the dtype of NumPy or ml_dtypes for an element type, which is object for strings."""
     return np.dtype(object) if elem == T.STRING else helper.tensor_dtype_to_np_dtype(elem)
 
 
 def random_array(rng: np.random.Generator, elem: int, shape: Any, hostile: float) -> Array:
-    """Random elements; ``hostile`` is the share of those that break careless arithmetic."""
+    """Return random elements. ``hostile`` is the share of NaN, infinities and other extremes."""
     shape = tuple(int(s) for s in shape)
     if elem == T.STRING:
         return np.asarray(rng.choice(np.array(WORDS, object), shape), object)

@@ -1,1 +1,1 @@
-"""What schemas do not say: shapes and values that fit, one family of ops a file."""
+"""Shapes and values that schemas do not specify. Each file contains one family of ops."""

@@ -1,4 +1,4 @@
-"""Ops with subgraphs, and functions: bodies are grown like the graph around them."""
+"""Add ops with subgraphs and functions, whose bodies are generated like the main graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..call import Call, fills
 from ..scopes import FEEDS, Refused, Scope, Value, type_of
 from ..values import random_array
 
-DEEPEST = 2
+MAX_DEPTH = 2
 
 
 def depth(b: Builder) -> int:
@@ -26,11 +26,11 @@ def depth(b: Builder) -> int:
 
 
 class Body:
-    """A scope that is left again: what was made in it becomes a graph."""
+    """Context manager for the scope of a body, whose nodes become a graph."""
 
     def __init__(self, b: Builder, inputs: list[Value], kind: str = "body") -> None:
-        if depth(b) >= DEEPEST:
-            raise Refused("deep enough")
+        if depth(b) >= MAX_DEPTH:
+            raise Refused("the graph is nested too deeply")
         self.b = b
         self.scope = Scope(kind, b.scope, values=list(inputs))
         self.inputs = inputs
@@ -58,7 +58,7 @@ class Body:
         where: Callable[[Value], bool] | None = None,
         like: Value | None = None,
     ) -> Value:
-        """A value for an output of the body: each output is a value of its own."""
+        """Return a value that a node of the body computes, for an output of the body."""
         b = self.b
         fits = [v for v in self.own(elem) if where is None or where(v)]
         made = [v for v in fits if v not in self.inputs and v.tensor is None]
@@ -77,7 +77,7 @@ class Body:
         made.initializer.extend(self.scope.initializers)
         for value in self.inputs:
             info = type_of(value, value.name)
-            # onnxruntime makes the counter and the condition of a Loop of the axes declared
+            # onnxruntime creates the counter and the condition of a Loop with the declared axes
             if value.kind == "tensor" and value.rank and value not in self.declared:
                 info.type.tensor_type.ClearField("shape")
             made.input.append(info)
@@ -90,7 +90,7 @@ class Body:
 
 
 def distinct(b: Builder, values: list[Value]) -> list[Value]:
-    """Outputs of a body have names of their own."""
+    """Copy repeated values and initializers by Identity, so that all names are distinct."""
     seen: set[str] = set()
     made = []
     for value in values:
@@ -118,7 +118,7 @@ def if_(c: Call) -> list[Value]:
         then_graph = then.graph(outputs)
     after = set(b.taken)
     if b.chance(0.4):
-        # the other branch may use the same names, but not those of inputs that the first one made
+        # The other branch may use the same names, except for inputs that the first branch added.
         b.taken = taken | {i.name for i in b.inputs}
     with Body(b, []) as other:
         other.grow()
@@ -138,11 +138,11 @@ def if_(c: Call) -> list[Value]:
     return b.node("If", [condition], len(outputs), then_branch=then_graph, else_branch=else_graph)
 
 
-def a_sequence(b: Builder) -> Value:
-    """A sequence in sight, or a new one."""
-    there = [v for v in b.scope.visible() if v.kind == "sequence"]
-    if there and b.chance(0.7):
-        return b.choose(there)
+def pick_sequence(b: Builder) -> Value:
+    """Return a visible sequence or a new one."""
+    sequences = [v for v in b.scope.visible() if v.kind == "sequence"]
+    if sequences and b.chance(0.7):
+        return b.choose(sequences)
     if b.chance(0.1):
         return Call(b, "SequenceEmpty").make()[0]
     return Call(b, b.choose(["SequenceConstruct", "SplitToSequence"])).make()[0]
@@ -158,7 +158,7 @@ def loop(c: Call) -> list[Value]:
         keep = c.fixed(1, T.BOOL, b.choose([[], [1]]), lambda s: np.full(s, b.chance(0.8)))
     states = [b.pick(rank=(0, 3)) for _ in range(b.number(0, 2))]
     if b.chance(0.15):
-        states.append(a_sequence(b))
+        states.append(pick_sequence(b))
     number = np.array(0) if b.chance(0.7) else np.array([0])
     inner = [
         Value(b.name("i"), T.INT64, [number] * FEEDS),
@@ -169,13 +169,13 @@ def loop(c: Call) -> list[Value]:
         body.declared = [inner[0], *(v for v in inner[2:] if b.chance(0.4))]
         body.grow()
         if b.chance(0.6):
-            going = b.node("Identity", [inner[1]])[0]
+            condition = b.node("Identity", [inner[1]])[0]
         elif b.chance(0.5):
-            going = b.constant(np.array(True), T.BOOL)
+            condition = b.constant(np.array(True), T.BOOL)
         else:
             bound = b.constant(np.array(b.number(0, 3)), T.INT64)
-            going = b.node("Less", [inner[0], bound])[0]
-        results = [going]
+            condition = b.node("Less", [inner[0], bound])[0]
+        results = [condition]
         for s in inner[2:]:
             if s.kind != "tensor":
                 results.append(b.choose(body.own(s.elem, s.kind)))
@@ -189,7 +189,7 @@ def loop(c: Call) -> list[Value]:
         outputs = distinct(b, [*results, *scans])
         outputs = [b.node("Identity", [o])[0] if o in inner else o for o in outputs]
         graph = body.graph(outputs)
-    # onnxruntime crashes on many a Loop with an output left out
+    # onnxruntime crashes on many Loops with an omitted output
     present = [not b.chance(0.01) for _ in range(len(outputs) - 1)]
     none = keep is None and b.chance(0.2)
     return b.node(
@@ -201,17 +201,17 @@ def loop(c: Call) -> list[Value]:
 
 
 def call_function(b: Builder) -> None:
-    """Define a function and call it, or call one that is there with other operands."""
+    """Define a function and call it, or call an existing function with other operands."""
     known = [f for f in b.functions if not f.attribute and not f.attribute_proto]
     if known and b.chance(0.3):
         f = b.choose(known)
         inputs = [b.pick(rank=(0, 3)) for _ in f.input]
         if b.scope.kind == "function":
-            raise Refused("only calls of what is above")
+            raise Refused("functions do not call existing functions")
         b.node(f.name, inputs, len(f.output), domain=f.domain)
         return
-    if depth(b) >= DEEPEST or b.opset < 13:
-        raise Refused("deep enough")
+    if depth(b) >= MAX_DEPTH or b.opset < 13:
+        raise Refused("the graph is nested too deeply")
     inputs = [b.pick(rank=(0, 3)) for _ in range(b.number(0, 3))]
     inner = [Value(b.name("p"), v.elem, v.samples, v.kind, random=v.random) for v in inputs]
     domain = "local"
@@ -232,18 +232,18 @@ def call_function(b: Builder) -> None:
     f.attribute.extend(references)
     f.opset_import.extend(helper.make_opsetid(*each) for each in b.domains.items())
     b.functions.append(f)
-    given = {name: helper.get_attribute_value(a) for name, a in references.items()}
-    if any(isinstance(v, (list, tuple)) and not v for v in given.values()):
+    attributes = {name: helper.get_attribute_value(a) for name, a in references.items()}
+    if any(isinstance(v, (list, tuple)) and not v for v in attributes.values()):
         b.functions.pop()
         raise Refused("an empty list has no type")
     try:
         present = [b.chance(0.85) for _ in outputs]
         while present and not present[-1]:
             present.pop()
-        b.node(f.name, inputs, present or [True], domain=domain, **given)
+        b.node(f.name, inputs, present or [True], domain=domain, **attributes)
     except Refused:
         b.functions.pop()
         raise
     if b.chance(0.4):
         others = [b.like(v) for v in inputs]
-        b.node(f.name, others, len(outputs), domain=domain, **given)
+        b.node(f.name, others, len(outputs), domain=domain, **attributes)

@@ -1,4 +1,4 @@
-"""What exporters write: shape arithmetic, duplicates."""
+"""Add idioms of exporters, such as shape arithmetic and duplicate nodes."""
 
 import numpy as np
 from onnx import TensorProto as T
@@ -11,7 +11,7 @@ from ..values import INTS, Array, dtype_of
 
 
 def shape_arithmetic(b: Builder) -> None:
-    """Shape, Gather, arithmetic, Concat, and an op that takes the shape."""
+    """Add Shape, Gather, arithmetic, Concat and a consumer of the shape."""
     x = b.pick(rank=(1, 4), where=lambda v: v.rank > 0)
     shape = b.node("Shape", [x])[0]
     parts: list[Value] = []
@@ -37,8 +37,8 @@ def shape_arithmetic(b: Builder) -> None:
         parts = parts[: b.number(1, len(parts))]
         parts.append(b.ints(-1))
     target = b.node("Concat", parts, axis=0)[0]
-    takers = ["Reshape", "Expand", "Reshape", "ConstantOfShape", "Tile", "ReduceProd", "Slice"]
-    op_type = b.choose(takers)
+    consumers = ["Reshape", "Expand", "Reshape", "ConstantOfShape", "Tile", "ReduceProd", "Slice"]
+    op_type = b.choose(consumers)
     if op_type == "ConstantOfShape":
         b.node(op_type, [target])
     elif op_type == "ReduceProd":
@@ -52,7 +52,7 @@ def shape_arithmetic(b: Builder) -> None:
 
 
 def _computed(b: Builder, part: Value, others: list[Value]) -> Value:
-    """A size computed of a size and a number, or another size."""
+    """Compute a size from a size and a number, or from two sizes."""
     op_type = b.choose(["Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Where"])
     numbers = [-3, -2, 1, 2, 3, 4] if op_type in ("Div", "Mod") else [*range(-3, 7)]
     other = b.ints(b.choose(numbers))
@@ -71,7 +71,7 @@ def unsqueeze(b: Builder, scalar: Value) -> Value:
 
 
 def sized_by_numbers(b: Builder) -> None:
-    """An op whose sizes are computed of floats, of sizes or of elements that are fed."""
+    """Add an op whose sizes are computed from floats, from sizes or from elements of inputs."""
     x = b.pick(rank=(1, 3), where=lambda v: v.rank > 0)
     op_type = b.choose(["Range", "ConstantOfShape", "Tile", "Slice", "Expand", "Reshape", "TopK"])
     if op_type == "Range":
@@ -98,7 +98,7 @@ def sized_by_numbers(b: Builder) -> None:
 
 
 def _number(b: Builder, x: Value, number: float, elem: int, shape: tuple[int, ...]) -> Value:
-    """A number, perhaps computed: of floats that are rounded, of a size of ``x``, or fed."""
+    """Return a constant number, an input, or a result of floats, integers or a size of ``x``."""
 
     def constant(n: float, of: int) -> Value:
         return b.constant(np.full(shape, n, dtype_of(of)), of)
@@ -111,13 +111,13 @@ def _number(b: Builder, x: Value, number: float, elem: int, shape: tuple[int, ..
             elem, [(n,) * FEEDS for n in shape], lambda s: np.full(s, number, dtype_of(elem))
         )
     of = b.choose([T.FLOAT, T.DOUBLE]) if elem in INTS else elem
-    if style == 2:  # floats, which are rounded
+    if style == 2:  # rounded floats
         factor = b.choose([0.5, 3, 0.1, 1 / 3, 7])
         wide = b.node(b.choose(["Mul", "Div"]), [constant(number, of), constant(factor, of)])[0]
         other = "Div" if b.scope.nodes[-1].op_type == "Mul" else "Mul"
         wide = b.node(other, [wide, constant(factor, of)])[0]
         wide = b.node(b.choose(["Floor", "Ceil", "Identity"]), [wide])[0] if elem in INTS else wide
-    elif style == 3:  # elements that are any integers
+    elif style == 3:  # arbitrary integers of an input
         kind = b.choose([T.INT64, T.INT32])
         dims = [(n,) * FEEDS for n in shape]
         any_number = b.leaf(kind, dims, lambda s: _hostile(b, kind, s))
@@ -137,7 +137,7 @@ def _hostile(b: Builder, elem: int, shape: tuple[int, ...]) -> Array:
     return np.array(b.rng.choice(numbers, shape), dtype_of(elem))
 
 
-_OF_DATA = (
+_DATA_OPS = (
     "Add",
     "Sub",
     "Mul",
@@ -161,7 +161,7 @@ _OF_DATA = (
 
 
 def data_arithmetic(b: Builder) -> None:
-    """Arithmetic of a few elements that are fed, and wrap; comparisons and choices of them."""
+    """Add arithmetic, comparisons and Where for a few integers of an input, which may overflow."""
     elem = b.choose([T.INT64, T.INT32])
     count = b.number(1, 3)
     ends = np.iinfo(dtype_of(elem))
@@ -172,12 +172,12 @@ def data_arithmetic(b: Builder) -> None:
 
     values = [b.leaf(elem, [(count,) * FEEDS], make, constant=False)]
     for _ in range(b.number(2, 7)):
-        op_type = b.choose(_OF_DATA)
+        op_type = b.choose(_DATA_OPS)
         one = b.choose(values)
         alike = [v for v in values if v.elem == one.elem and v.dims == one.dims]
         small = b.constant(np.array(b.choose([1, 2, 3, -1, -2, 4]), one.first.dtype), one.elem)
         other = b.choose([*alike, small, small])
-        if op_type in ("Div", "Mod"):  # the least integer by -1 ends the process
+        if op_type in ("Div", "Mod"):  # the minimum divided by -1 ends the process
             other = b.constant(np.array(b.choose([2, 3, -2, 4]), one.first.dtype), one.elem)
         if op_type in ("Neg", "Abs", "Sign"):
             made = b.node(op_type, [one])[0]
@@ -195,7 +195,7 @@ def data_arithmetic(b: Builder) -> None:
 
 
 def duplicate(b: Builder) -> None:
-    """A node once more, perhaps with an attribute or an operand that is nearly the same."""
+    """Repeat a node, possibly with copies of its constants or with -0.0 for an attribute of 0.0."""
     nodes = [n for n in b.scope.nodes if n.op_type not in ("If", "Loop", "Scan", "SequenceMap")]
     if not nodes:
         raise Refused("nothing to repeat")
@@ -208,7 +208,7 @@ def duplicate(b: Builder) -> None:
     attributes = {}
     for a in node.attribute:
         if a.ref_attr_name:
-            raise Refused("refers to an attribute")
+            raise Refused("the node refers to an attribute of a function")
         found = helper.get_attribute_value(a)
         if isinstance(found, float) and found == 0 and b.chance(0.5):
             found = -found
@@ -216,8 +216,8 @@ def duplicate(b: Builder) -> None:
     b.node(node.op_type, inputs, [bool(o) for o in node.output], domain=node.domain, **attributes)
 
 
-def there_and_back(b: Builder) -> None:
-    """Transpose and Reshape chains around an element-wise op."""
+def op_between_transposes(b: Builder) -> None:
+    """Add an op between two Transposes, which are often inverse to each other."""
     x = b.pick(rank=(2, 4), where=lambda v: v.rank > 1)
     perm = [int(p) for p in b.rng.permutation(x.rank)]
     y = b.node("Transpose", [x], perm=perm)[0]

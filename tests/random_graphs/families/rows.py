@@ -1,8 +1,8 @@
-"""Rows of tables as parts of larger graphs: of the rules' patterns, and of ops (``ops.txt``).
+"""Add rows of the rules' tables and of the table of ops (``ops.txt``) to larger graphs.
 
-A row says what fits together. Here its sizes become others, 0, 1 and symbols among them, its
-constants may be random, and now and then a type, an attribute or a shape is changed, as in the
-mutants of the rules' own tests: what onnxruntime takes of it stays.
+The operands of a row are compatible. This module replaces the sizes of a row, also by 0, 1 and
+symbols, and may replace its constants by random ones. Sometimes it changes a type, an attribute or
+a shape, as in the mutants of the rules' tests. Nodes are kept if onnxruntime accepts them.
 """
 
 import functools
@@ -30,18 +30,18 @@ _TESTS = Path(__file__).parent.parent.parent
 
 
 def row_of_rule(b: Builder) -> None:
-    """Nodes like those that a rule matches, or refuses."""
-    _insert(b, b.choose(_of_rules()))
+    """Add nodes like those that a rule matches or rejects."""
+    _insert(b, b.choose(_rule_rows()))
 
 
 def row_of_op(b: Builder, op_type: str) -> None:
-    """An op of the table of ops, perhaps behind others."""
-    _insert(b, of_ops()[op_type])
+    """Add a row of the table of ops that ends with the op."""
+    _insert(b, op_rows()[op_type])
 
 
 @functools.cache
-def of_ops() -> dict[str, list[Any]]:
-    """The rows of the table of ops by the last node's op."""
+def op_rows() -> dict[str, list[Any]]:
+    """Return the rows of the table of ops by the op of the last node."""
     rows = defaultdict(list)
     for line in Path(__file__).parent.with_name("ops.txt").read_text().splitlines():
         if line.startswith("("):
@@ -51,8 +51,8 @@ def of_ops() -> dict[str, list[Any]]:
 
 
 @functools.cache
-def _of_rules() -> list[list[Any]]:
-    """The rows of each rule."""
+def _rule_rows() -> list[list[Any]]:
+    """Return the rows of each rule."""
     rows = defaultdict(list)
     rules = [rule for found in builtin_rule_sets() for rule in found]
     for table in sorted((_TESTS / "rules").glob("*.txt")):
@@ -63,7 +63,7 @@ def _of_rules() -> list[list[Any]]:
 
 
 def _insert(b: Builder, rows: list[Any]) -> None:
-    """Add the nodes of one of the rows, as far as onnxruntime takes them."""
+    """Add the nodes of one of the rows until onnxruntime rejects a node."""
 
     def opset(row: Any) -> int:
         return int(row.settings.get("opset", 17))
@@ -74,7 +74,7 @@ def _insert(b: Builder, rows: list[Any]) -> None:
         for _ in range(0 if is_exact else b.number(0, 2)):
             row = row.changed(b.choose(list(changes(row))))
         example = row.instance
-    except (UsageError, ValueError) as error:  # a constant of which a change made a size N
+    except (UsageError, ValueError) as error:  # a change made the size of a constant N
         raise Refused(str(error)) from error
     graph = example.model.graph
     arrays = {t.name: (to_array(t), t.data_type) for t in graph.initializer}
@@ -82,7 +82,7 @@ def _insert(b: Builder, rows: list[Any]) -> None:
         if info.name in example.feeds:
             elem = info.type.tensor_type.elem_type
             arrays[info.name] = (example.feeds[info.name].astype(dtype_of(elem)), elem)
-    sizes = {name: b.dim(b.choose(list(given))) for name, given in example.sizes.items()}
+    sizes = {name: b.dim(b.choose(list(feed_sizes))) for name, feed_sizes in example.sizes.items()}
     share = b.choose([0, 0, 0.5])
     used = {size for array, _ in arrays.values() for size in array.shape}
     values: dict[str, Value | None] = {"": None}
@@ -102,7 +102,7 @@ def _insert(b: Builder, rows: list[Any]) -> None:
     for node in graph.node:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if any(isinstance(v, onnx.GraphProto) for v in attributes.values()):
-            raise Refused("a body")
+            raise Refused("the row has a subgraph")
         made = b.node(
             node.op_type,
             [values[name] for name in node.input],
@@ -113,9 +113,11 @@ def _insert(b: Builder, rows: list[Any]) -> None:
         values.update(zip([name for name in node.output if name], made, strict=True))
 
 
-def _from_known(b: Builder, wanted: Any, sizes: dict[Any, Dim], used: set[int]) -> Value | None:
-    """A value in sight for an operand, whose sizes all of the row takes over; None if none fits."""
-    keys = [d.dim_param or d.dim_value for d in wanted.shape.dim]
+def _from_known(
+    b: Builder, tensor_type: Any, sizes: dict[Any, Dim], used: set[int]
+) -> Value | None:
+    """Return a visible value for an operand and adopt its sizes in the row, or return None."""
+    keys = [d.dim_param or d.dim_value for d in tensor_type.shape.dim]
 
     def fits(value: Value) -> bool:
         known = {1: b.dim(1), **sizes}
@@ -124,17 +126,17 @@ def _from_known(b: Builder, wanted: Any, sizes: dict[Any, Dim], used: set[int]) 
             for key, dim in zip(keys, value.dims, strict=True)
         )
 
-    there = b.known(wanted.elem_type, fits)
-    if not there:
+    visible = b.known(tensor_type.elem_type, fits)
+    if not visible:
         return None
-    unused = [value for value in there if not value.used]
-    chosen = b.choose(unused or there)
+    unused = [value for value in visible if not value.used]
+    chosen = b.choose(unused or visible)
     sizes.update(zip(keys, chosen.dims, strict=True))
     return chosen
 
 
 def _dim(b: Builder, dim: Any, sizes: dict[Any, Dim], used: set[int], share: float) -> Dim:
-    """What takes the place of a size or symbol, the same in all of the row."""
+    """Return the dim that replaces a size or a symbol everywhere in the row."""
     key = dim.dim_param or dim.dim_value
     if key not in sizes:
         is_other = dim.dim_param or (key > 1 and b.chance(share))
@@ -144,7 +146,7 @@ def _dim(b: Builder, dim: Any, sizes: dict[Any, Dim], used: set[int], share: flo
 
 
 def _resized(b: Builder, array: Array, sizes: dict[Any, Dim]) -> Array:
-    """A constant with the sizes that its inputs have got; a list of sizes may hold them, too."""
+    """Return a constant with the replaced sizes. A list of sizes may also contain them."""
     for axis, size in enumerate(array.shape):
         other = sizes.get(size, (size,))[0]
         if other != size and size:
@@ -155,9 +157,9 @@ def _resized(b: Builder, array: Array, sizes: dict[Any, Dim]) -> Array:
 
 
 def _operand(b: Builder, elem: int, dims: list[Dim]) -> Value:
-    there = b.known(elem, lambda v: v.dims == dims)
-    if there and b.chance(0.4):
-        return b.choose(there)
+    visible = b.known(elem, lambda v: v.dims == dims)
+    if visible and b.chance(0.4):
+        return b.choose(visible)
     if b.scope.in_function:
         dims = [(d[0],) * FEEDS for d in dims]
     fixed = all(len(set(d)) == 1 for d in dims)

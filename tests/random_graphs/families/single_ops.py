@@ -1,4 +1,4 @@
-"""Ops of which schemas do not say enough: those that move elements, and a few that compute."""
+"""Add ops whose schemas are not precise enough: ops that move elements and a few others."""
 
 import numpy as np
 from onnx import TensorProto as T
@@ -16,19 +16,23 @@ def reshape(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, ANYTHING)
     shape: list[int] = []
-    left = int(np.prod(x.shape, dtype=np.int64))
+    remaining = int(np.prod(x.shape, dtype=np.int64))
     for axis in range(b.number(0, 4)):
         if axis < x.rank and b.chance(0.35):
             shape.append(0)
-            left = left // x.shape[axis] if x.shape[axis] else left
+            remaining = remaining // x.shape[axis] if x.shape[axis] else remaining
             continue
-        divisors = [d for d in range(1, max(left, 1) + 1) if left % d == 0] if left else [0, 1, 2]
+        divisors = (
+            [d for d in range(1, max(remaining, 1) + 1) if remaining % d == 0]
+            if remaining
+            else [0, 1, 2]
+        )
         shape.append(b.choose(divisors))
-        left = left // shape[-1] if shape[-1] else left
-    if left != 1 or b.chance(0.5):
+        remaining = remaining // shape[-1] if shape[-1] else remaining
+    if remaining != 1 or b.chance(0.5):
         shape.insert(b.number(0, len(shape)) if 0 not in shape else len(shape), -1)
     if b.chance(0.5) and len(set(map(len, map(set, x.dims)))):
-        # sizes of the input, some of them joined
+        # some sizes of the input, the others joined
         shape = [0] * b.number(0, x.rank) + [-1]
     c.attribute("allowzero", [0, 1], 0.15)
     return c.add([x, c.ints(1, shape, T.INT64)])
@@ -218,7 +222,7 @@ def cast(c: Call) -> list[Value]:
     if "to" not in c.attributes:
         c.attributes["to"] = int(c.b.choose([*COMMON, *COMMON, *ALL]))
     if x.elem == T.STRING or (c.attributes["to"] == T.STRING and not c.b.chance(0.3)):
-        raise Refused("few words are numbers")
+        raise Refused("few strings are numbers")
     c.attribute("saturate", [0, 1], 0.1)
     return c.add([x])
 
@@ -262,8 +266,8 @@ def divide(c: Call) -> list[Value]:
 def reduce(c: Call) -> list[Value]:
     x = c.operand(0)
     c.attribute("keepdims", [0, 1])
-    # onnxruntime's results have another shape than ONNX says where nothing is reduced along axes
-    # that are counted from the end
+    # For empty operands and negative axes, the shape of onnxruntime's result differs from the
+    # specification.
     axes = some_axes(c.b, x.rank, negative=all(s is None or s.size for s in x.samples))
     if "axes" in c.schema.attributes:
         c.attribute("axes", [axes])

@@ -331,7 +331,7 @@ def test_the_total_size_of_sparse_tensors_is_limited(tmp_path) -> None:
         opened(tmp_path, model)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # onnxruntime writes int8
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # onnxruntime also uses int8
 @pytest.mark.parametrize("coordinates", [False, True])
 def test_small_sparse_tensors_become_dense(tmp_path, coordinates, dtype) -> None:
     places = np.array([1, 6, 11], np.int64)
@@ -444,7 +444,7 @@ def test_import_is_light() -> None:
 
 
 def test_reading_external_locations_leaves_no_file_mapped(tmp_path) -> None:
-    """On systems where mapped files cannot be replaced, mappings must end without the collector."""
+    """Some systems cannot replace mapped files, so a mapping must end without the collector."""
     path = write(tmp_path / "m.onnx", linear())
     gc.collect()
     gc.disable()

@@ -144,7 +144,7 @@ def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
 
 
 def test_results_are_freed_at_the_end_of_their_run(tmp_path) -> None:
-    """onnxruntime returns 32 MiB twice, once in a branch; four runs collect no garbage."""
+    """onnxruntime returns 32 MiB twice, once in a branch. The collector is off in four runs."""
     model = tmp_path / "in.onnx"
     weight = np.ones((2048, 4096), np.float32)
     text = "then_branch = t () => (b) { e = Exp(v) b = Add(x, e) }, else_branch = f () => (x) { }"

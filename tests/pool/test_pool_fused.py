@@ -11,7 +11,7 @@ from reference_session import reference_options
 from onnxfold.fold.evaluator import ComputationFailed
 from onnxfold.fold.pool import BufferTensor, Memory
 
-SIDE = 512  # a value is 1 MiB: large
+SIDE = 512  # a value takes 1 MiB, which is large
 
 
 def streamed(buffer) -> np.ndarray:

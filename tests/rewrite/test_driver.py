@@ -187,7 +187,7 @@ def test_provenance():
     assert node.metadata_props["mine"] == "too"
 
 
-def test_new_names_are_fresh_and_readable():
+def test_new_names_are_unique_and_readable():
     made = rule(inexact=True)(lambda x: op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x)))
     text = "g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }"
     model, _ = simplified(parsed(text), RuleSet("test", (made,)), level=2)

@@ -36,12 +36,12 @@ def kernel_results(
 ) -> list[np.ndarray]:
     """Return the results of the kernel for read-only operands."""
     found = kernel_of(op_type, opset)
-    given = [None if x is None else np.asarray(x).view() for x in inputs]
-    for x in given:
+    operands = [None if x is None else np.asarray(x).view() for x in inputs]
+    for x in operands:
         if x is not None:
             x.flags.writeable = False
     with np.errstate(all="ignore"):
-        return found(given, attributes or {}, n_outputs=n_outputs)
+        return found(operands, attributes or {}, n_outputs=n_outputs)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -111,10 +111,10 @@ def compare(
         return "declined"
     except Unfoldable as reason:
         try:
-            given = onnxruntime_results(op_type, inputs, attributes, opset, n_outputs)
+            actual = onnxruntime_results(op_type, inputs, attributes, opset, n_outputs)
         except Exception:  # onnxruntime's exceptions have no common base class
             return "refused"
-        raise AssertionError(f"{what} is refused ({reason}), onnxruntime: {given}") from reason
+        raise AssertionError(f"{what} is refused ({reason}), onnxruntime: {actual}") from reason
     for y, of_strided in zip(
         actual, run([None if x is None else strided(x) for x in inputs]), strict=True
     ):

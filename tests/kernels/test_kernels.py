@@ -47,8 +47,8 @@ def edge(k: int):
     return lambda dtype: np.resize(edges(dtype), k + 1)[k:].reshape(())
 
 
-def scalars(*given: int):
-    return [lambda dtype, v=v: np.array(v, dtype) for v in given]
+def scalars(*operands: int):
+    return [lambda dtype, v=v: np.array(v, dtype) for v in operands]
 
 
 MANY = (4000,)
@@ -151,8 +151,8 @@ ROWS: dict[tuple[str, int], list[Row]] = {
     ("ConstantOfShape", 9): [row(i64(2, 3)), row(i64()), row(i64(0, 3))]
     + [row(i64(2), value=edges(d)[1:2]) for d in (values.BOOL, *values.NUMBERS)],
     ("Range", 11): [
-        row(*scalars(*given))
-        for given in itertools.product((0, 1, -3, 7), (0, 10, -10, 100), (1, -2, 3, 7))
+        row(*scalars(*operands))
+        for operands in itertools.product((0, 1, -3, 7), (0, 10, -10, 100), (1, -2, 3, 7))
     ],
 }
 
@@ -201,10 +201,12 @@ def test_rows(op_type, opset):
         for inputs, attributes, n_outputs in rows_of(op_type, opset):
             if dtype is not dtypes[0] and all(isinstance(x, np.ndarray) for x in inputs):
                 continue  # the operands are the same for each type
-            given = [_array(spec, rng, dtype) for spec in inputs]
+            operands = [_array(spec, rng, dtype) for spec in inputs]
             if op_type in ("Div", "Mod") and dtype in values.INTEGERS:
-                _avoid_traps(*given)
-            outcomes.append(compare(op_type, given, attributes, opset=opset, n_outputs=n_outputs))
+                _avoid_traps(*operands)
+            outcomes.append(
+                compare(op_type, operands, attributes, opset=opset, n_outputs=n_outputs)
+            )
         declined = {"declined"} if dtype in DECLINED_DTYPES.get(op_type, ()) else set()
         allowed = declined or {"same", "unsupported", *(["declined"] * (op_type in DECLINING))}
         assert set(outcomes) <= allowed, (dtype, outcomes)
@@ -233,10 +235,10 @@ def test_types_outside_the_schema_are_left_to_onnxruntime(op_type):
     if len(supported) > len(values.NUMBERS) + 1 or op_type in ("ConstantOfShape", "Shape", "Size"):
         return
     for dtype in {values.BOOL, *values.NUMBERS}.difference(supported):
-        given = [np.ones(2, dtype) if isinstance(s, tuple) else s for s in first.inputs]
+        operands = [np.ones(2, dtype) if isinstance(s, tuple) else s for s in first.inputs]
         if all(isinstance(s, tuple) for s in first.inputs):
             with pytest.raises(NotExact):
-                kernel_results(op_type, given)
+                kernel_results(op_type, operands)
 
 
 def _shape(rng: np.random.Generator) -> tuple[int, ...]:
@@ -282,8 +284,8 @@ def test_random_rows(name):
     outcomes = []
     for _ in range(200):
         inputs, attributes, _ = make(rng, _shape(rng))
-        given = [_array(spec, rng, np.dtype(np.int64)) for spec in inputs]
-        outcomes.append(compare(name, given, attributes))
+        operands = [_array(spec, rng, np.dtype(np.int64)) for spec in inputs]
+        outcomes.append(compare(name, operands, attributes))
     assert outcomes.count("same") >= (1 - may_fail) * len(outcomes)
 
 

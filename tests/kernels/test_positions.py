@@ -37,9 +37,9 @@ def is_position_dependent(op_type: str, dtype: np.dtype, attributes: dict[str, o
     """Return whether rules treat the result of an op as position-dependent."""
     node = onnx.helper.make_node(op_type, ["x"], ["y"], **attributes)
     kind = ir.DataType.from_numpy(dtype).value
-    given = onnx.helper.make_tensor_value_info("x", kind, ["N"])
+    x_info = onnx.helper.make_tensor_value_info("x", kind, ["N"])
     result = onnx.ValueInfoProto(name="y")
-    graph = onnx.helper.make_graph([node], "g", [given], [result])
+    graph = onnx.helper.make_graph([node], "g", [x_info], [result])
     opsets = [onnx.helper.make_opsetid("", OPSET)]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     of_model = ir.from_proto(onnx.shape_inference.infer_shapes(model))

@@ -31,7 +31,7 @@ after_first = session.fold_statistics().folds
 original = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
 print("the same tokens:", tokens == decode(original))
 
-# Another sequence has new states, which are folded once again.
+# Another sequence has new states, which are also folded once.
 states["encoder_hidden_states"] = rng.standard_normal((1, 96, 64), dtype=np.float32)
 states["encoder_attention_mask"] = np.ones((1, 96), np.int64)
 print("the same tokens:", decode(session) == decode(original))

@@ -1,4 +1,4 @@
-"""Fold DoRA adapters of a linear layer by a compiled kernel, and by onnxruntime.
+"""Fold DoRA adapters of a linear layer with a compiled kernel and with onnxruntime.
 
 Needs IREE: pip install 'onnxfold[iree]'
 """
@@ -34,7 +34,7 @@ rng = np.random.default_rng(0)
 
 
 def draw(*shape: int) -> np.ndarray:
-    """Return random numbers."""
+    """Return random numbers with a shape."""
     return rng.standard_normal(shape, np.float32)
 
 
@@ -54,7 +54,7 @@ def session(backend: str) -> onnxfold.Session:
 
 
 def fold_seconds(folding: onnxfold.Session) -> float:
-    """Return the median time of folding an adapter."""
+    """Return the median time of folding an adapter, in seconds."""
     seconds = []
     for adapter in adapters:
         begin = time.perf_counter()

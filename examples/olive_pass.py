@@ -19,7 +19,7 @@ import onnxfold
 
 
 class Onnxfold(Pass):
-    """Optimize the model and compare the result with it."""
+    """Optimize the model and compare the result with the original."""
 
     @classmethod
     def _default_config(cls, accelerator_spec: AcceleratorSpec) -> dict[str, PassConfigParam]:
@@ -33,11 +33,11 @@ class Onnxfold(Pass):
     ) -> ONNXModelHandler:
         path = Path(resolve_onnx_path(output_model_path))
         onnxfold.optimize_file(model.model_path, path, check=config.check, **config.options)
-        # the folder, because a data file may be beside the model
+        # The folder of the model may also contain its data file.
         return ONNXModelHandler(model_path=str(path.parent), onnx_file_name=path.name)
 
 
-# Olive's table of passes with one more entry.
+# Olive's table of passes with an entry for this pass.
 PASSES = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text())
 PASSES["passes"]["Onnxfold"] = {
     "module_path": "olive_pass.Onnxfold",

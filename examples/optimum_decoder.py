@@ -47,7 +47,7 @@ with tempfile.TemporaryDirectory() as folder:
     folded.decoder.session = session
 
     texts = torch.randint(2, config.vocab_size, (3, 1, 512))
-    generate(folded, texts[0])  # the states repeat, and the decoder is split in the background
+    generate(folded, texts[0])  # repeated states cause a split of the decoder in the background
     session.wait_for_runtime_constants()
     for ids in texts[1:]:
         expected, before = generate(original, ids)

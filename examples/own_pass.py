@@ -1,4 +1,4 @@
-"""Write your own pass: it makes a model accept images as bytes."""
+"""Write a pass that makes a model accept images as bytes."""
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ class TakeBytes(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=True)
 
 
-model = onnxfold.load("models/swin.onnx")  # weights stay in the file
+model = onnxfold.load("models/swin.onnx")  # weights are mapped, not read
 TakeBytes("pixel_values")(model)
 onnxfold.optimize(model)
 onnxfold.save(model, "bytes.onnx")

@@ -1,4 +1,4 @@
-"""Run one model with several LoRA adapters: each adapter is folded once, all share the model."""
+"""Run one model with several LoRA adapters, which are folded once and share the model."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ LORA = Path("models/lora")
 # At level 2, adapters are merged into the adjacent weights, which may change the last bits.
 session = onnxfold.Session(LORA / "dynamo.onnx", runtime_constants=["*.lora_?.*"], level=2)
 
-# A handle for each adapter in peft's format; ranks may differ.
+# Create a handle for each adapter, which is in peft's format. The ranks of adapters may differ.
 handles = {name: session.fold(LORA / name) for name in ("rank8", "rank2")}
 
 for name, handle in handles.items():

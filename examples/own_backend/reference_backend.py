@@ -1,4 +1,4 @@
-"""A complete but slow backend: onnx's reference evaluator runs the kernels."""
+"""A complete but slow backend, which runs kernels with onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def as_array(value: Any) -> Any:
 
 
 class Reference:
-    """A backend, see `onnxfold.runtime.backends.base.Backend`."""
+    """A backend. See `onnxfold.runtime.backends.base.Backend`."""
 
     name = "reference"
 
     def missing(self) -> str | None:
-        """Return None: the evaluator is part of onnx."""
+        """Return None, because the evaluator is part of onnx."""
         return None
 
     def supported(self, model: ir.Model) -> list[str]:
@@ -40,17 +40,17 @@ class Reference:
         """Write the model if the evaluator supports its ops."""
         try:
             ReferenceEvaluator(onnx.load_model_from_string(content))
-        except Exception as error:  # the evaluator raises many classes
+        except Exception as error:  # the evaluator raises errors of many classes
             raise CompileError(str(error)) from error
         file = target.with_suffix(".onnx")
         file.write_bytes(content)
         return Built([file], "")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
-        """Write no files: there are no stages between the model and the kernel."""
+        """Write no files, because there are no stages between the model and the kernel."""
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Return None: kernels run everywhere."""
+        """Return None, because kernels run on all machines."""
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:

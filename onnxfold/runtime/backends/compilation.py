@@ -1,7 +1,7 @@
 """Compile runtime_fold ahead of time, component by component, and check each kernel once.
 
-Checked kernels are kept in the user's cache folder for all bundles. A kernel with all its files is
-a folder, which appears complete or not at all, and may be removed at any moment.
+Checked kernels are stored in the user's cache folder, for all bundles. A cached kernel is a folder
+with all its files. It is created atomically, and it may be removed at any moment.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from onnxfold.tools.dump import dot_of
 logger = logging.getLogger("onnxfold")
 
 _DESCRIPTION = "kernel.json"
+"""The file of a cached kernel that contains its fields."""
 
 
 def compile_kernels(
@@ -64,54 +65,66 @@ def compile_kernels(
     nominal: Mapping[str, int],
     progress: Progress | None = None,
 ) -> list[Kernel]:
-    """Return kernels for the components of runtime_fold, or the reasons why there are none.
+    """Compile the components of runtime_fold, and check and time the kernels at nominal sizes.
 
-    A component has one kernel for each target CPU. Kernels are written below the folder of the
-    bundle, and checked and timed at nominal sizes. Components that differ only in names and weights
-    share their kernels. "auto" is the first backend whose compiler is installed, for components
-    that a kernel is likely to speed up.
+    The files of the kernels are written below the folder of the bundle. Components that differ only
+    in names and weights share their kernels.
+
+    Args:
+        bundle: The split model.
+        backend: The name of the backend. "auto" selects the first backend whose compiler is
+            installed, and only compiles components that a kernel is likely to speed up.
+        options: Options of the compiler.
+        target_cpu: The target CPUs. A component has one kernel for each of them.
+        seconds: The time limit of each compilation and of each check.
+        nominal: The sizes of symbolic dimensions.
+        progress: Called with "compile" or "time", and the numbers of completed and of all kernels.
+
+    Returns:
+        The kernels of each component. A component without a kernel has one `Kernel` with the
+        reason. The list is empty if "auto" finds no compiler.
     """
     components, nominal = bundle.manifest.components, {**bundle.manifest.ranks, **nominal}
     name = first_installed() if backend == "auto" else backend
     if name is None:
         return []
-    compiler, *others = _compilers(name, options, target_cpu)
-    missing = compiler.missing()
+    compilers = _compilers(name, options, target_cpu)
+    missing = compilers[0].missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
     fold = bundle.load(FOLD_FILE)
-    left = reasons_not_to_compile(fold, components, nominal) if backend == "auto" else {}
+    not_compiled = reasons_not_to_compile(fold, components, nominal) if backend == "auto" else {}
     parts = {}
-    for names in [names for names in components if names[0] not in left]:
+    for names in [names for names in components if names[0] not in not_compiled]:
         part = Component(fold, names)
-        reason = "; ".join(compiler.supported(part.model)) or part.demands.reason
+        reason = "; ".join(compilers[0].supported(part.model)) or part.demands.reason
         if reason:
-            left[names[0]] = reason
+            not_compiled[names[0]] = reason
         else:
             parts[names[0]] = part
     distinct = {part.graph_hash: part for part in parts.values()}
-    jobs = [(part, each) for part in distinct.values() for each in (compiler, *others)]
+    jobs = [(part, compiler) for part in distinct.values() for compiler in compilers]
     folder = bundle.folder
     report = progress or (lambda stage, done, total: None)
-    # leaving the block ends the compilers in any case
+    # the processes of the compilers end with this block, even if it raises an exception
     with isolated.workers(max(1, min(processors(), len(jobs)))) as executor:
-        compiled = [executor.submit(_compiled, part, each, folder, seconds) for part, each in jobs]
+        futures = [executor.submit(_compile, *job, folder, seconds) for job in jobs]
         report("compile", 0, len(jobs))
-        for done, _ in enumerate(as_completed(compiled), 1):
+        for done, _ in enumerate(as_completed(futures), 1):
             report("compile", done, len(jobs))
-    made: dict[str, list[Kernel]] = {}
-    # kernels are timed after all compilations, which would disturb them
-    for done, ((part, _), future) in enumerate(zip(jobs, compiled, strict=True), 1):
-        kernel = _checked(future.result(), part, folder, seconds, nominal)
-        made.setdefault(part.graph_hash, []).append(kernel)
+    kernels_by_graph: dict[str, list[Kernel]] = {}
+    # kernels are timed after all compilations, because these would disturb the timing
+    for done, ((part, _), future) in enumerate(zip(jobs, futures, strict=True), 1):
+        kernel = _check(future.result(), part, folder, seconds, nominal)
+        kernels_by_graph.setdefault(part.graph_hash, []).append(kernel)
         report("time", done, len(jobs))
     kernels: list[Kernel] = []
     for names in components:
         part_of_names = parts.get(names[0])
         if part_of_names is None:
-            kernels.append(Kernel("onnxruntime", names, reason=left[names[0]]))
+            kernels.append(Kernel("onnxruntime", names, reason=not_compiled[names[0]]))
         else:
-            alternatives = made[part_of_names.graph_hash]
+            alternatives = kernels_by_graph[part_of_names.graph_hash]
             kernels += [_renamed(kernel, part_of_names) for kernel in alternatives]
     return kernels
 
@@ -119,7 +132,7 @@ def compile_kernels(
 def _compilers(
     name: str, options: Sequence[str], target_cpu: str | Sequence[str] | None
 ) -> list[Backend]:
-    """Return a compiler for each target; targets that are the same CPU level have one compiler."""
+    """Return a compiler for each target. Targets with the same CPU level share a compiler."""
     compilers = [create(name, options, target) for target in targets_of(target_cpu)]
     if len(compilers) == 1 or compilers[0].missing() is not None:
         return compilers[:1]
@@ -131,8 +144,19 @@ def _compilers(
     return [*distinct.values()]
 
 
-def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Compile the kernels of `auto` with the lowest priority; called in another process."""
+def compile_with_low_priority(
+    request: Sequence[Any], arrays: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Compile the kernels of `auto`. Callers run this function in a separate process.
+
+    Args:
+        request: The manifest as a dict, the folder for the kernels, the time limit in seconds, the
+            nominal sizes, and the target CPUs.
+        arrays: The bytes of the serialized model runtime_fold.
+
+    Returns:
+        The kernels as dicts, and no arrays.
+    """
     document, folder, seconds, nominal, target_cpu = request
     lower_priority()
     fold = deserialized(arrays[0].tobytes())
@@ -152,9 +176,20 @@ def dump_stages(
     target_cpu: str | Sequence[str] | None = None,
     seconds: float,
 ) -> None:
-    """Write drawings of the parts, and the stages of compiling each component.
+    """Write the graphs of the parts in the DOT format, and the compilation stages of components.
 
-    With several targets, the folder of a component has a folder for each of them.
+    With several targets, the folder of a component contains a folder for each target.
+
+    Args:
+        bundle: The split model.
+        backend: The name of the backend.
+        options: Options of the compiler.
+        folder: The folder for the files. It is created if it does not exist.
+        target_cpu: The target CPUs.
+        seconds: The time limit of each stage.
+
+    Raises:
+        UsageError: A file cannot be written.
     """
     manifest = bundle.manifest
     components = [] if backend in NOT_COMPILING else manifest.components
@@ -166,22 +201,24 @@ def dump_stages(
             (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
         for index, names in enumerate(components):
             part = Component(bundle.load(FOLD_FILE), names)
-            own = folder / f"component_{index}"
-            own.mkdir(exist_ok=True)
-            (own / "0-prepared.onnx").write_bytes(part.content)
+            component_folder = folder / f"component_{index}"
+            component_folder.mkdir(exist_ok=True)
+            (component_folder / "0-prepared.onnx").write_bytes(part.content)
             targets = targets_of(target_cpu)
             for target in targets:
-                stages = own / target if len(targets) > 1 else own
+                stages = component_folder / target if len(targets) > 1 else component_folder
                 stages.mkdir(exist_ok=True)
                 try:
                     create(backend, options, target).dump(part.content, stages, seconds=seconds)
                 except CompileError as error:
-                    logger.warning("there are no more stages of %s: %s", part.outputs[0], error)
+                    message = "the compilation stages of %s are incomplete: %s"
+                    logger.warning(message, part.outputs[0], error)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
+    """Return a kernel with the names of a component."""
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -192,14 +229,15 @@ def _renamed(kernel: Kernel, part: Component) -> Kernel:
     )
 
 
-def _refused(part: Component, key: Mapping[str, str], error: Exception) -> Kernel:
+def _not_compiled(part: Component, key: Mapping[str, str], error: Exception) -> Kernel:
+    """Return the reason why a component has no kernel, as a `Kernel` without files."""
     reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-    logger.info("%s stays with onnxruntime: %s", part.outputs[0], reason)
+    logger.info("onnxruntime computes %s: %s", part.outputs[0], reason)
     return Kernel("onnxruntime", part.outputs, key=dict(key), reason=reason)
 
 
-def _compiled(part: Component, backend: Backend, folder: Path, seconds: float) -> Kernel:
-    """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
+def _compile(part: Component, backend: Backend, folder: Path, seconds: float) -> Kernel:
+    """Return the kernel of a component from the cache, or compile the component."""
     key = backend.key_of(part.graph_hash)
     name = kernel_name(key)
     kernel = take_kernel(name, folder)
@@ -209,26 +247,30 @@ def _compiled(part: Component, backend: Backend, folder: Path, seconds: float) -
         target = folder / KERNELS / name
         target.parent.mkdir(exist_ok=True)
         built = backend.compile(part.content, target, seconds=seconds)
-        made = [f"{KERNELS}/{path.name}" for path in built.files]
-        hashes = hashes_of(made, folder)
+        names = [f"{KERNELS}/{path.name}" for path in built.files]
+        hashes = hashes_of(names, folder)
     except (CompileError, OSError) as error:
-        return _refused(part, key, error)
+        return _not_compiled(part, key, error)
     return Kernel(
         backend=backend.name,
         outputs=part.outputs,
-        file=made[0],
+        file=names[0],
         function=built.function,
         dtypes=part.dtypes,
         key=key,
-        beside=made[1:],
+        beside=names[1:],
         hashes=hashes,
     )
 
 
-def _checked(
+def _check(
     kernel: Kernel, part: Component, folder: Path, seconds: float, nominal: Mapping[str, int]
 ) -> Kernel:
-    """Return a kernel with its error and times; without a file if its results are wrong."""
+    """Check and time a kernel, unless this was done at the same sizes.
+
+    Returns:
+        The kernel with its error and its times. If the check fails, the result has no files.
+    """
     sizes = usual_sizes(part.demands.sizes, nominal, NOMINAL)
     timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
     if kernel.file is None or kernel.timed_at == timed_at:
@@ -241,7 +283,7 @@ def _checked(
         forget_kernel(name)
         for file in kernel.files:
             (folder / file).unlink(missing_ok=True)
-        return _refused(part, kernel.key, failure)
+        return _not_compiled(part, kernel.key, failure)
     kernel = dataclasses.replace(
         kernel,
         max_error=error,
@@ -258,15 +300,15 @@ def _checked(
 def kernel_name(key: Mapping[str, str]) -> str:
     """Return the name of a cached kernel: 32 hexadecimal digits.
 
-    It depends on the source and the target of the kernel, and on the versions of onnxfold and
+    The name depends on the source and the target of the kernel, and on the versions of onnxfold and
     onnxruntime that checked and timed it.
     """
-    known = dict(key) | {name: metadata.version(name) for name in ("onnxfold", "onnxruntime")}
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
+    document = dict(key) | {name: metadata.version(name) for name in ("onnxfold", "onnxruntime")}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of files by their names, which are relative to the folder."""
+    """Return the SHA-256 of files by name. Names are relative to the folder."""
     return {name: hash_file(folder / name) for name in names}
 
 
@@ -280,12 +322,12 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
     try:
         document = json.loads((entry / _DESCRIPTION).read_bytes())
         if not isinstance(document, dict):
-            raise ValueError("it has no description")
+            raise ValueError("its description is not a JSON object")
         kernel = Kernel.from_dict(unsealed(document))
         if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
-            raise ValueError("a file is not in the folder of kernels")
+            raise ValueError(f"a file is not in the folder {KERNELS}")
         (folder / KERNELS).mkdir(parents=True, exist_ok=True)
-        for file in kernel.files:  # never write to a file that is in use, but replace it
+        for file in kernel.files:  # an existing file is replaced, because it may be in use
             with files.replacing(str(folder / file)) as copy:
                 copy.write((entry / os.path.basename(file)).read_bytes())
         if hashes_of(kernel.files, folder) != kernel.hashes:
@@ -302,9 +344,10 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
 
 
 def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
-    """Write a kernel into the cache, instead of an older one.
+    """Write a kernel to the cache. An existing kernel with the same name is replaced.
 
-    Ignore a cache that cannot be written.
+    Nothing is written if the kernel exceeds the limit of the cache, or if the cache cannot be
+    written.
     """
     cache = kernel_folder()
     limit = bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)

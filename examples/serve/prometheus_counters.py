@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 class Metrics:
-    """The counters of this worker, written to a file; reads the files of all workers.
+    """The counters of this worker, which it writes to a file. All workers read all files.
 
-    Only the event loop of the worker may call it.
+    The methods are not thread-safe: only the event loop of the worker may call them.
     """
 
     def __init__(self, folder: str) -> None:
@@ -21,13 +21,13 @@ class Metrics:
         self._tenants.setdefault(tenant, Counter()).update(counts)
 
     def write(self, **process: float) -> None:
-        """Write the counters of this worker to its file, with further ones of the process."""
+        """Write the counters of the tenants and `process` to the file of this worker."""
         temporary = self._file.with_suffix(".new")
         temporary.write_text(json.dumps({"": process, **self._tenants}))
         temporary.replace(self._file)
 
     def text(self) -> str:
-        """Return the counters that all workers have written."""
+        """Return the counters of all workers from their files."""
         lines: dict[str, list[str]] = {}
         for file in sorted(self._file.parent.glob("*.json")):
             for tenant, figures in json.loads(file.read_text()).items():

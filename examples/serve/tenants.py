@@ -13,7 +13,7 @@ from onnxfold.runtime.sessions.handle import Handle
 
 
 class UnknownTenant(Exception):
-    """There is no adapter for a tenant."""
+    """The tenant has no adapter."""
 
     def __str__(self) -> str:
         return f"there is no tenant {self.args[0]!r}"
@@ -29,8 +29,9 @@ class Version(NamedTuple):
 class Tenants:
     """Adapters in FOLDER/alice/1, FOLDER/alice/2, ...: all workers use the highest number.
 
-    A version is a peft folder, or a folder with one other file that `Session.fold` takes. It is
-    renamed when it is complete and never changed. To restore a version, remove those after it.
+    A version is a peft folder, or a folder with one other file that `Session.fold` accepts. A
+    version gets its name when it is complete and is never changed. To restore a version, remove all
+    later ones.
     """
 
     def __init__(self, session: onnxfold.Session, folder: Path) -> None:
@@ -40,7 +41,7 @@ class Tenants:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """Return all tenants; names that begin with a dot are uploads."""
+        """Return the names of all tenants. Names that begin with a dot are uploads."""
         return sorted(p.name for p in self._folder.iterdir() if not p.name.startswith("."))
 
     def warm_up(self) -> None:
@@ -82,11 +83,11 @@ class Tenants:
         return number
 
     def _fold(self, folder: Path) -> Handle:
-        """Return a handle; map the folded tensors if another worker has made them."""
+        """Return a handle for an adapter. Tensors that another worker has folded are mapped."""
         files = [p for p in folder.iterdir() if p.name != "adapter_config.json"]
         is_peft = (folder / "adapter_model.safetensors").exists() or len(files) != 1
         handle = self._session.fold(folder if is_peft else files[0])
-        handle.io_binding()  # with specialize=, opens the session now instead of in the first run
+        handle.io_binding()  # with specialize=True, opens the session before the first run
         return handle
 
     def _newest(self, name: str) -> int:

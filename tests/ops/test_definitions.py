@@ -36,7 +36,7 @@ def test_the_aspects_of_each_op():
     assert {f"{d.domain or 'ai.onnx'}::{d.op_type}" for d in own_definitions()} <= expected.keys()
 
 
-@pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 does not have all of them")
+@pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 does not have all ops")
 def test_defined_ops_exist():
     names = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history()}
     names |= {(s.domain, s.name) for s in ort.get_all_operator_schema()}

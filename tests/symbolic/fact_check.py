@@ -108,7 +108,7 @@ class FactCheck:
         names = [o.name for o in self._session.get_outputs()]
         try:
             results = self._session.run(None, dict(feeds))
-        except Exception:  # onnxruntime has one class for each of its codes
+        except Exception:  # onnxruntime raises a separate class for each status code
             return 0
         arrays = {**feeds, **dict(zip(names, results, strict=True))}
         evaluation = Evaluation(self._analysis.algebra)

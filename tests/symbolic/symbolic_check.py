@@ -67,7 +67,7 @@ class Rewritten:
         for feeds in several:
             try:
                 want = self._sessions[0].run(None, dict(feeds))
-            except Exception as error:  # onnxruntime has one class for each of its codes
+            except Exception as error:  # onnxruntime raises a separate class for each status code
                 refused.append(str(error))
                 continue
             got = self._sessions[1].run(None, dict(feeds))

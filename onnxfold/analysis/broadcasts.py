@@ -44,7 +44,7 @@ class BroadcastAnalysis:
         self.broadcasts: dict[ir.Value, Broadcast] = {}
         """The values that are constant up to a broadcast, without constants."""
         self.nodes: dict[ir.Node, BaseOfResult] = {}
-        """The nodes of these values, in topological order, with the bases of the results."""
+        """The producers of these values, in topological order, with the bases of their results."""
 
     def visit(self, graph: ir.Graph, accepts: Callable[[ir.Node], bool]) -> None:
         """Find the values of a graph, without those of its subgraphs.
@@ -54,10 +54,12 @@ class BroadcastAnalysis:
             accepts: Returns whether a base may be computed instead of the results of a node.
         """
         opsets = self._scopes.of(graph).opsets
-        found = self.broadcasts
-        sources = ops_with(Trait.REPEATS)
+        broadcasts = self.broadcasts
+        repeating_ops = ops_with(Trait.REPEATS)
         for node in nodes_of(graph):
-            if node.op_type not in sources and (not found or found.keys().isdisjoint(node.inputs)):
+            if node.op_type not in repeating_ops and (
+                not broadcasts or broadcasts.keys().isdisjoint(node.inputs)
+            ):
                 continue
             if node.graph is not graph or node in self._scopes.parents:
                 continue
@@ -75,13 +77,13 @@ class BroadcastAnalysis:
                 continue
             if accepts(node):
                 self.nodes[node] = base
-                found.update(zip(node.outputs, results, strict=True))
+                broadcasts.update(zip(node.outputs, results, strict=True))
 
     def of(self, value: ir.Value) -> Broadcast | None:
         """Return the value as a broadcast of a constant; None for all other values."""
-        found = self.broadcasts.get(value)
-        if found is not None or self._constness.of(value) is Constness.VARIABLE:
-            return found
+        broadcast = self.broadcasts.get(value)
+        if broadcast is not None or self._constness.of(value) is Constness.VARIABLE:
+            return broadcast
         shape = self._types.of(value).shape
         if shape is None:
             return None
@@ -89,9 +91,9 @@ class BroadcastAnalysis:
 
     def base_shape(self, value: ir.Value) -> Shape:
         """Return the shape of the base of a value that is a broadcast of a constant."""
-        found = self.of(value)
-        assert found is not None
-        return found.base_shape
+        broadcast = self.of(value)
+        assert broadcast is not None
+        return broadcast.base_shape
 
     def _operands(self, node: ir.Node, opsets: Mapping[str, int]) -> OperandBases:
         facts = [None if v is None else self._types.of(v) for v in node.inputs]
@@ -117,7 +119,7 @@ class BroadcastAnalysis:
         """
         fact = self._types.of(value)
         shape = fact.shape
-        # onnxruntime copies slices of strings differently if they are larger; see `Gather`
+        # onnxruntime copies large slices of strings differently; see `Gather`
         if shape is None or fact.dtype == ir.DataType.STRING:
             raise Undecided
         if isinstance(base, OpOnBases):

@@ -78,14 +78,14 @@ def select_runtime_constants(
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"runtime constants are given by name, got {name!r}")
-        found = {name} if name in inputs else set(fnmatch.filter(inputs, name))
-        if not found and name in model.graph.initializers:
+        matches = {name} if name in inputs else set(fnmatch.filter(inputs, name))
+        if not matches and name in model.graph.initializers:
             raise UsageError(
                 f"{name!r} is a weight in the file, not an input: it is a compile-time constant"
             )
-        if not found:
+        if not matches:
             raise UsageError(f"no input is called {name!r}{suggestion(name, list(inputs))}")
-        selected |= found
+        selected |= matches
     selected |= recorded(model) & set(inputs)
     if overridable:
         selected |= set(inputs) & set(model.graph.initializers)
@@ -131,7 +131,7 @@ class ConstnessAnalysis:
         self._functions = scopes.model.functions
         self._determinism = determinism
         self._shared_evaluator = evaluator
-        self._found = dict.fromkeys(runtime_constants, Constness.RUNTIME)
+        self._levels = dict.fromkeys(runtime_constants, Constness.RUNTIME)
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """The buffers of small constants; None for a value that is not a small constant."""
         self._repeated: dict[ir.Value, Array | None] = {}
@@ -139,29 +139,29 @@ class ConstnessAnalysis:
 
     def of(self, value: ir.Value) -> Constness:
         """Return the constness of a value."""
-        found = self._found
-        if value in found:
-            return found[value]
+        levels = self._levels
+        if value in levels:
+            return levels[value]
         pending = [value]
         while pending:
             current = pending[-1]
-            if current in found:
+            if current in levels:
                 pending.pop()
                 continue
             node = current.producer()
             missing = []
             level = Constness.COMPILE_TIME
-            values: Sequence[ir.Value | None] = () if node is None else node.inputs
+            operands: Sequence[ir.Value | None] = () if node is None else node.inputs
             if node in self._scopes.parents:
-                values = (*values, *captured_values(node))
-            for read in values:
-                if read is None:
+                operands = (*operands, *captured_values(node))
+            for operand in operands:
+                if operand is None:
                     continue
-                if read not in found:
-                    missing.append(read)
-                elif found[read] < level:
-                    level = found[read]
-            if level is not Constness.VARIABLE:  # otherwise the other operands do not matter
+                if operand not in levels:
+                    missing.append(operand)
+                elif levels[operand] < level:
+                    level = levels[operand]
+            if level is not Constness.VARIABLE:  # a variable operand decides the level
                 if missing:
                     pending += missing
                     continue
@@ -172,9 +172,9 @@ class ConstnessAnalysis:
                 if not is_known:
                     level = Constness.VARIABLE
             for output in (current,) if node is None else node.outputs:
-                if output not in found:
-                    found[output] = level
-        return found[value]
+                if output not in levels:
+                    levels[output] = level
+        return levels[value]
 
     def of_node(self, node: ir.Node) -> Constness:
         """Return the minimum constness of a node's results."""
@@ -185,10 +185,10 @@ class ConstnessAnalysis:
         return self.of(value) is Constness.COMPILE_TIME
 
     def has_risen(self, value: ir.Value) -> bool:
-        """Return whether a variable value became a compile-time constant by replaced inputs."""
-        if self._found.get(value) is not Constness.VARIABLE:
+        """Return whether a replaced input made a variable value a compile-time constant."""
+        if self._levels.get(value) is not Constness.VARIABLE:
             return False
-        del self._found[value]
+        del self._levels[value]
         return self.of(value) is Constness.COMPILE_TIME
 
     tensor = staticmethod(stored_tensor)
@@ -243,7 +243,7 @@ class ConstnessAnalysis:
             return ()
 
     def is_computable(self, buffer: Buffer) -> bool:
-        """Return whether a postponed buffer can be computed.
+        """Return whether a deferred buffer can be computed.
 
         Dependencies whose computation could fail are computed now.
         """

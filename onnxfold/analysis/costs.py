@@ -34,9 +34,10 @@ NODE = 4096
 """Work of calling an op, in bytes. A call takes a few microseconds."""
 
 INPUT = 3 * NODE
-"""Work of feeding one more tensor to a session, in bytes; onnxruntime finds it by its name.
-Twenty more inputs extend a call of ``InferenceSession.run`` by 30 to 40 microseconds, twenty more
-small nodes by 10 to 15."""
+"""Work of feeding one more tensor to a session, in bytes.
+
+onnxruntime looks up each input by its name. Twenty more inputs extend a call of
+``InferenceSession.run`` by 30 to 40 microseconds. Twenty more small nodes extend it by 10 to 15."""
 
 BYTES_PER_FLOP = 0.125
 """Work of each floating-point operation of a product in onnxruntime, in bytes."""

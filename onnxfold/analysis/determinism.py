@@ -17,14 +17,14 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """The decision whether nodes of a model may be evaluated; caches results for functions."""
+    """Decide whether nodes of a model may be evaluated. The results for functions are cached."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
         self._imports = dict(model.opset_imports)
         if self._functions and self._imports:
             self._imports.setdefault("", storage.onnx_opset(self._imports))
-        self._known: dict[ir.OperatorIdentifier, str | None] = {}
+        self._function_reasons: dict[ir.OperatorIdentifier, str | None] = {}
 
     def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         """Return the reason why a node must not be evaluated; None if it may be evaluated."""
@@ -32,10 +32,12 @@ class Determinism:
             identifier = node.op_identifier()
             function = self._functions.get(identifier)
             if function is not None:
-                if identifier not in self._known:
-                    self._known[identifier] = f"function {function.name} calls itself"
-                    self._known[identifier] = self._reason_in(function, function.opset_imports)
-                return self._known[identifier]
+                if identifier not in self._function_reasons:
+                    self._function_reasons[identifier] = f"function {function.name} calls itself"
+                    self._function_reasons[identifier] = self._reason_in(
+                        function, function.opset_imports
+                    )
+                return self._function_reasons[identifier]
         op_type = node.op_type
         domain = node.domain
         version = opsets.get(domain)
@@ -45,8 +47,8 @@ class Determinism:
             return f"{op_name(node)} is not an op that ONNX defines at this opset"
         if self._functions and schema is not None:
             model_version = self._imports.get(domain, version)
-            other = schema_of(op_type, model_version, domain)
-            if other is None or other.since_version != schema.since_version:
+            model_schema = schema_of(op_type, model_version, domain)
+            if model_schema is None or model_schema.since_version != schema.since_version:
                 # ONNX specifies the function's opset; onnxruntime uses the model's
                 return (
                     f"{op_type} differs between opset {version} of its function and "

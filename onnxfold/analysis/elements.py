@@ -9,7 +9,7 @@ import numpy as np
 from onnxfold.fold.pool.blocks import boxes
 from onnxfold.support.arrays import Array, distinct
 
-_ELEMENTS = 1 << 18
+_MAX_BLOCK_ELEMENTS = 1 << 18
 """Maximum number of elements of a block that is tested at once."""
 
 
@@ -46,4 +46,4 @@ def all_pass(array: Array, test: Callable[[Array], bool]) -> bool:
         return False
     # an axis with stride 0 repeats the same elements
     array = distinct(np.atleast_1d(array))
-    return all(test(array[box]) for box in boxes(array.shape, _ELEMENTS))
+    return all(test(array[box]) for box in boxes(array.shape, _MAX_BLOCK_ELEMENTS))

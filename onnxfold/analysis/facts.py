@@ -61,18 +61,21 @@ class ModelFacts:
         self._has_old_types = False
 
     def rename_shadowing(self) -> None:
-        """Rename values of subgraphs that shadow outer values, which could not be read there."""
+        """Rename values of subgraphs that shadow outer values.
+
+        A subgraph cannot read an outer value with the name of one of its own values.
+        """
         if not self.scopes.parents:
             return
         graphs = self.scopes.graphs()
         path = self.scopes.path
-        found = {graph: {value.name for value in values_of(graph)} for graph in graphs}
+        value_names = {graph: {value.name for value in values_of(graph)} for graph in graphs}
         for graph in graphs:
-            holder = self.scopes.of(graph).parent
-            if holder is None or holder.domain not in ("", "ai.onnx"):
+            parent = self.scopes.of(graph).parent
+            if parent is None or parent.domain not in ("", "ai.onnx"):
                 continue  # BeamSearch and other contrib ops require certain names in their bodies
             for value in values_of(graph):
-                if any(value.name in found[outer] for outer in path(graph)[1:]):
+                if any(value.name in value_names[outer] for outer in path(graph)[1:]):
                     self.names.make_unique(value)
 
     @cached_property
@@ -111,10 +114,10 @@ class ModelFacts:
     @cached_property
     def _broadcasts(self) -> BroadcastAnalysis:
         """The values of all graphs that are constant up to a broadcast."""
-        found = self.new_broadcasts()
+        broadcasts = self.new_broadcasts()
         for graph in self.scopes.graphs():
-            found.visit(graph, lambda node: True)
-        return found
+            broadcasts.visit(graph, lambda node: True)
+        return broadcasts
 
     def note_change(self) -> None:
         """Update the facts at their next use; to be called after a pass changed the model."""
@@ -150,23 +153,23 @@ class ModelFacts:
         The result is None for tensors, graphs, references to an attribute of a function, and for
         attributes without a value and a default.
         """
-        written = node.attributes.data.get(name)
-        return self.default(node, name) if written is None else _python_value(written)
+        attr = node.attributes.data.get(name)
+        return self.default(node, name) if attr is None else _python_value(attr)
 
     def default(self, node: ir.Node, name: str) -> Any:
         """Return the default value of an attribute; None if it has no default."""
-        found = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
-        if found is None and not node.domain:
+        value = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
+        if value is None and not node.domain:
             types = self.types
             return definition_of(node).implied_default(name, node, lambda v: types.of(v).shape)
-        return found
+        return value
 
     def has_only_defaults(self, node: ir.Node, ignored: Container[str]) -> bool:
         """Return True if every attribute of the node not in ``ignored`` has its default value."""
-        for name, written in node.attributes.data.items():
+        for name, attribute in node.attributes.data.items():
             if name in ignored:
                 continue
-            value = _python_value(written)
+            value = _python_value(attribute)
             if value is None or not identical(value, self.default(node, name)):
                 return False
         return True
@@ -214,8 +217,8 @@ def put_in_order(model: ir.Model) -> None:
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
     """Share the facts of a model among all passes in the context.
 
-    The nodes are sorted by `put_in_order` before. All passes change the model by functions of
-    `onnxfold.ir.editing`. The caller calls ``note_change`` after each pass that changed the model.
+    The caller has sorted the nodes with `put_in_order`, and calls ``note_change`` after each pass
+    that changed the model. All passes change the model by functions of `onnxfold.ir.editing`.
     """
     facts = ModelFacts(model, evaluator)
     facts.rename_shadowing()
@@ -258,7 +261,7 @@ _NUMBERS = (bool, int, float)
 
 
 def identical(left: Any, right: Any) -> bool:
-    """Return whether two numbers, texts or tuples of them are equal.
+    """Return whether two numbers, strings or tuples of them are equal.
 
     0.0 and -0.0 differ, except in a comparison with a NumPy scalar.
     """

@@ -3,7 +3,8 @@
 onnxruntime checks the operands of each node at run time, and raises an error for invalid ones. A
 node is safe only if all these conditions are proved:
 
-- Each size is a number or depends only on sizes of the inputs. It is at least 1 if they are.
+- Each size is a number or depends only on sizes of the inputs. It is at
+  least 1 if all sizes of the inputs are at least 1.
 - Sizes that must be equal according to the shape functions are equal.
 - Indices, lengths, axes and counts are known or depend only on sizes. They are recognized by their
   type in ONNX, which allows only 32-bit and 64-bit integers. Indices are within range.
@@ -26,8 +27,8 @@ from onnxfold.ir.symbolic.fact import Shape, of_type
 from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.application import INVALID_NODE_ERRORS, Application, Undecided, python_value
 
-_SINGLE = ((), (1,))
-_INTEGERS = {"tensor(int32)", "tensor(int64)"}
+_SINGLE_ELEMENT_SHAPES = ((), (1,))
+_INDEX_TYPES = {"tensor(int32)", "tensor(int64)"}
 
 _Facts = Sequence[Fact | None]
 
@@ -50,7 +51,7 @@ class Failures:
         self.unequal: list[tuple[Number, Number]] = []
         """Sizes that must be equal for the last checked node."""
         self.rows: dict[str, int] = {}
-        """The number of rows in which the elements of an input must be valid indices, by name."""
+        """The number of rows that the elements of an input may select, by the name of the input."""
         self._inputs = sizes.keys()
         self._functions = facts.functions
         self._opset = storage.onnx_opset(facts.model.opset_imports)
@@ -90,7 +91,9 @@ class Failures:
             return unequal
         if Trait.ANY_SIZES in definition_of(node).traits:
             return []
-        is_single = all(fact is None or fact.shape in _SINGLE for fact in operands[1:])
+        is_single = all(
+            fact is None or fact.shape in _SINGLE_ELEMENT_SHAPES for fact in operands[1:]
+        )
         is_elementwise_op = node.domain == "" and is_elementwise(
             node.op_type, self._opset, (ir.DataType.FLOAT,)
         )
@@ -117,7 +120,7 @@ class Failures:
         schema = schema_of(node.op_type, self._opset, node.domain)
         return () if schema is None else schema.inputs
 
-    def is_checked_on_loading(self, value: ir.Value) -> bool:
+    def is_fixed_constant(self, value: ir.Value) -> bool:
         """Return whether a value is a constant with the same elements in every run."""
         tensor = self.tensor(value)
         return tensor is not None and self._is_fixed(tensor)
@@ -175,7 +178,7 @@ class _Operands:
         formals = self._failures.formals(self._node)
         for k, fact in enumerate(self._facts):
             types = formals[min(k, len(formals) - 1)].types if formals else {""}
-            if fact is not None and types <= _INTEGERS:
+            if fact is not None and types <= _INDEX_TYPES:
                 yield k
 
     def is_determined(self, k: int) -> bool:
@@ -185,7 +188,7 @@ class _Operands:
         numbers = None if fact is None else fact.objects
         if numbers is not None and all(map(self._failures.is_of_sizes, numbers.flat)):
             return True
-        return value is not None and self._failures.is_checked_on_loading(value)
+        return value is not None and self._failures.is_fixed_constant(value)
 
     def are_indices(self, k: int, size: Number) -> bool:
         """Return whether all elements are valid indices of an axis.

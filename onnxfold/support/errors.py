@@ -8,6 +8,18 @@ import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
 
+# Maximum numbers of characters of a message.
+_MAX_NODE_NAME = 200
+_MAX_REASON = 1000
+
+_GAP = "..."
+"""The replacement of the middle of a long text."""
+_KEPT_AT_END = 100
+"""Characters at the end of a long text that `cut` keeps."""
+
+_MAX_COMPARED = 20_000
+"""Maximum number of valid names to compare with a misspelled one, which limits the time."""
+
 _spellings: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("spellings")
 
 
@@ -61,9 +73,11 @@ class OnnxFoldError(Exception):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        at = f"node {cut(self.node, 200)!r}" if self.node else None
-        where = [part for part in (printable(self.file or ""), at) if part]
-        return ": ".join([*where, printable(" ".join(cut(self.reason, 1000).split()))])
+        file = printable(self.file or "")
+        node = f"node {cut(self.node, _MAX_NODE_NAME)!r}" if self.node else ""
+        reason = printable(" ".join(cut(self.reason, _MAX_REASON).split()))
+        location = [part for part in (file, node) if part]
+        return ": ".join([*location, reason])
 
 
 @contextlib.contextmanager
@@ -76,29 +90,34 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
             error.file = os.fspath(file)
         raise
     except MemoryError as error:
-        raise OnnxFoldError("there is not enough memory for it", file=file) from error
+        raise OnnxFoldError("there is not enough memory", file=file) from error
 
 
-def suggestion(name: str, known: Collection[str], most: int = 12) -> str:
+def suggestion(name: str, known: Collection[str], max_names: int = 12) -> str:
     """Return the end of a message about an unknown name.
 
     Args:
         name: The unknown name.
         known: The valid names.
-        most: The maximum number of names to list if none is similar.
+        max_names: The maximum number of names to list if none is similar.
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(name, list(known)[:20_000], 1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    more = ", ..." if len(known) > most else ""
-    return f"; there are {', '.join(sorted(known)[:most])}{more}" if known else "; there are none"
+    similar = get_close_matches(name, list(known)[:_MAX_COMPARED], 1)
+    if similar:
+        return f"; did you mean {similar[0]!r}?"
+    if not known:
+        return "; there are none"
+    more = ", ..." if len(known) > max_names else ""
+    return f"; there are {', '.join(sorted(known)[:max_names])}{more}"
 
 
-def cut(text: str, longest: int) -> str:
+def cut(text: str, max_length: int) -> str:
     """Return the text, or the start and the end of a long text. The end often has the reason."""
-    return text if len(text) <= longest else f"{text[: longest - 103]}...{text[-100:]}"
+    if len(text) <= max_length:
+        return text
+    start = text[: max_length - len(_GAP) - _KEPT_AT_END]
+    return f"{start}{_GAP}{text[-_KEPT_AT_END:]}"
 
 
 def printable(text: str) -> str:

@@ -42,20 +42,20 @@ def hash_file(path: Path) -> str:
 
 def hash_files(paths: Sequence[Path]) -> str:
     """Return the SHA-256 of a file, or of the hashes of several files, in hexadecimal."""
-    parts = [hash_file(path) for path in paths]
-    if len(parts) == 1:
-        return parts[0]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+    digests = [hash_file(path) for path in paths]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def statuses(folder: Path, names: Iterable[str]) -> dict[str, Status]:
-    """Return the current status of files, by their names or paths from a folder."""
-    found = {}
+    """Return the current status of files, by their names or paths relative to a folder."""
+    result = {}
     for name in names:
         status = os.stat(folder / name)
         times = status.st_mtime_ns, status.st_ctime_ns
-        found[name] = [status.st_dev, status.st_ino, status.st_size, *times]
-    return found
+        result[name] = [status.st_dev, status.st_ino, status.st_size, *times]
+    return result
 
 
 def describe(folder: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -63,19 +63,18 @@ def describe(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 
     Returns:
         ``files``: The statuses by name.
-        ``digest``: The hash of `hash_files`.
-        ``settled``: Whether the last change is old enough that any later change has a different
-        time.
+        ``digest``: The hash of the content, see `hash_files`.
+        ``settled``: Whether any later change of a file is certain to have a different time.
     """
-    found = statuses(folder, names)
+    current = statuses(folder, names)
     latest = time.time_ns() - files.RECENT
-    is_settled = all(max(status[3:]) < latest for status in found.values())
-    digest = hash_files([folder / name for name in found])
-    return {"files": found, "digest": digest, "settled": is_settled}
+    is_settled = all(max(status[3:]) < latest for status in current.values())
+    digest = hash_files([folder / name for name in current])
+    return {"files": current, "digest": digest, "settled": is_settled}
 
 
 def recorded(path: Path) -> dict[str, Any] | None:
-    """Return a record that `describe` made, with the current statuses of its files.
+    """Return a record of `describe`, with the current statuses of its files.
 
     The content of the files is read again, and the record is written again, if a status differs or
     was not settled. The result is None if the record is missing or damaged, or if the content of a

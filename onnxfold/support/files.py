@@ -66,13 +66,13 @@ def check_path(path: str | os.PathLike[str]) -> None:
     """Raise a UsageError if a path to write to is empty or contains a NUL character."""
     name = os.fsdecode(os.fspath(path))
     if not name or "\0" in name:
-        raise UsageError(f"{name!r} names no file or folder")
+        raise UsageError(f"{name!r} is not a valid path")
 
 
 def prefix(target: str) -> str:
     """Return the common prefix of the paths of temporary files of ``target``."""
     folder, name = os.path.split(target)
-    # models refer to external data by name, so the name must be valid text
+    # models contain names of external data, so the name must be valid UTF-8
     if len(os.fsencode(name)) > _MAX_NAME_BYTES or not is_text(name):
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
     return os.path.join(folder, f".{name}.onnxfold-")
@@ -106,10 +106,10 @@ def locked(target: str) -> Iterator[bool]:
     may be a leftover.
     """
     path = prefix(target) + _LOCK
-    found = os.path.lexists(path)
+    existed = os.path.lexists(path)
     with _held(path):
         _restore_old(target)
-        yield found
+        yield existed
 
 
 def restore(path: str) -> bool:
@@ -118,27 +118,30 @@ def restore(path: str) -> bool:
     If a running process replaces the file, wait until it has finished.
 
     Returns:
-        Whether there is a file at the path now; always False on other systems, which replace a file
-        at once.
+        Whether the path is a file now. On other systems, the result is always False, because they
+        replace a file in one step.
     """
     if CAN_REMOVE_OPEN_FILES:
         return False
     target = os.path.realpath(path)
     if os.path.lexists(prefix(target) + _OLD):
-        with contextlib.suppress(OSError), locked(target):  # which restores the file
+        with contextlib.suppress(OSError), locked(target):  # restores the file
             pass
     return os.path.isfile(target)
 
 
 def _restore_old(target: str) -> None:
-    """Give a file its name back, unless a new one has that; the lock must be held."""
+    """Rename the replaced file back to the target, or remove it if the target exists.
+
+    The caller must hold the lock of the target.
+    """
     if CAN_REMOVE_OPEN_FILES:
         return
     old = prefix(target) + _OLD
-    with contextlib.suppress(OSError):  # there is no such file, as usual
+    with contextlib.suppress(OSError):  # usually, the replaced file does not exist
         try:
             os.rename(old, target)
-        except FileExistsError:  # Windows does not rename over it
+        except FileExistsError:  # on Windows, `os.rename` does not replace a file
             system.remove_file(old, lambda: temporary_path(target))
 
 
@@ -151,18 +154,18 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
         folder: The folder of the targets.
         name: A glob for the names of the targets.
     """
-    found = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}"))
+    locks = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}"))
     if not CAN_REMOVE_OPEN_FILES:
-        kept = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-????????.tmp"))
-        found += {path[: -len("????????.tmp")] + _LOCK for path in kept}.difference(found)
-    for path in found:
+        leftovers = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-????????.tmp"))
+        locks += {path[: -len("????????.tmp")] + _LOCK for path in leftovers}.difference(locks)
+    for path in locks:
         with contextlib.suppress(OSError), _held(path, blocking=False):
             pass
 
 
 @contextlib.contextmanager
 def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator[None]:
-    from filelock import FileLock  # the command line shows its help even without this package
+    from filelock import FileLock  # `onnxfold --help` also works without this package
 
     owner = os.getpid()
     if not is_new:  # filelock retries forever if a file cannot be created, for example in /proc
@@ -226,7 +229,8 @@ def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
         removed when the target is locked next.
     """
     target = target or path
-    # The old content of a target does not depend on its other files while they are replaced.
+    # Only a target needs a path from which it can be restored. Its old content does not depend on
+    # the other files while these are replaced.
     aside = prefix(path) + _OLD if path == target else temporary_path(target)
     return system.replace_file(new, path, aside, lambda: temporary_path(target))
 
@@ -248,7 +252,7 @@ def rename_folder(folder: str, path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a folder with its contents, ignoring errors."""
+    """Remove a folder with its contents, and ignore errors."""
     shutil.rmtree(path, ignore_errors=True)
     if not CAN_REMOVE_OPEN_FILES and os.path.lexists(path):
         end_unused_mappings()
@@ -306,7 +310,7 @@ class _FoldersInUse(set[str]):
     """
 
     def remove_unused(self) -> None:
-        """Remove the folders whose files are not mapped any more."""
+        """Remove the folders whose files are no longer mapped."""
         for path in tuple(self):
             shutil.rmtree(path, ignore_errors=True)
             if not os.path.lexists(path):

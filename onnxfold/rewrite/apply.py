@@ -17,14 +17,14 @@ from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import Rule
 
 RULE_KEY = "onnxfold.rule"
-"""Metadata of a new node: the rule that made it."""
+"""Metadata key of a new node: the rules of the replaced nodes, and the rule that created it."""
 FROM_KEY = "onnxfold.from"
-"""Metadata of a new node: the nodes of the original model that it replaces."""
-_MOST_SOURCES = 8
-"""Names of original nodes in the metadata of a new node."""
+"""Metadata key of a new node: the nodes of the original model that it replaces."""
+_MAX_SOURCES = 8
+"""Maximum number of original nodes in the metadata of a new node."""
 
 Keeps = Callable[[ir.Value], bool]
-"""Return whether the node that makes a value must be kept."""
+"""A predicate: whether the producer of a value must be kept."""
 
 
 class Mismatch(Exception):
@@ -49,10 +49,10 @@ def apply(match: Match, keeps: Keeps) -> Change:
         Refused, NotKnown: The match cannot be rewritten; the graph is unchanged.
         Mismatch: The rule is wrong; the graph is unchanged.
     """
-    first = match.roots[0].producer()
-    assert first is not None
-    dead = _dead_nodes(match, first, keeps)
-    builder = Builder(match, first)
+    first_root = match.roots[0].producer()
+    assert first_root is not None
+    dead = _dead_nodes(match, first_root, keeps)
+    builder = Builder(match, first_root)
     try:
         values = _replacement(builder, dead, keeps)
     except Exception:
@@ -65,10 +65,10 @@ def apply(match: Match, keeps: Keeps) -> Change:
 
 def try_apply(match: Match, keeps: Keeps) -> None:
     """Raise the exception that `apply` would raise, if any; the graph is unchanged."""
-    first = match.roots[0].producer()
-    assert first is not None
-    dead = _dead_nodes(match, first, keeps)
-    builder = Builder(match, first)
+    first_root = match.roots[0].producer()
+    assert first_root is not None
+    dead = _dead_nodes(match, first_root, keeps)
+    builder = Builder(match, first_root)
     try:
         _replacement(builder, dead, keeps)
     finally:
@@ -84,29 +84,36 @@ def _replacement(builder: Builder, dead: dict[ir.Node, None], keeps: Keeps) -> l
     return _keep_outputs(builder, values, dead, keeps)
 
 
-def _dead_nodes(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
-    """Return the matched nodes that are dead code after the rewrite, consumers before producers."""
+def _dead_nodes(match: Match, first_root: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
+    """Return the matched nodes that are dead code after the rewrite, consumers before producers.
+
+    Args:
+        match: The match.
+        first_root: The producer of the first root. The new nodes are inserted before it.
+        keeps: Returns whether the producer of a value must be kept.
+    """
     roots = dict.fromkeys(match.roots)
     matched = match.nodes
     for value in roots:
-        if value.is_graph_output() and value.graph is not first.graph:
+        if value.is_graph_output() and value.graph is not first_root.graph:
             raise Refused("a replaced value is the output of another graph")
         node = value.producer()
-        if node is None or node.graph is not first.graph:
+        if node is None or node.graph is not first_root.graph:
             raise Refused("the replaced values are in different graphs")
-        # the new nodes are inserted before the node of the first root
-        if node is not first and any(use.node not in matched for use in uses(value)):
+        if node is not first_root and any(use.node not in matched for use in uses(value)):
             raise Refused("another node may read a replaced value before the new nodes compute it")
     dead: dict[ir.Node, None] = {}
-    count = -1
-    while count < len(dead):
-        count = len(dead)
+
+    def is_unused(value: ir.Value) -> bool:
+        if value in roots:
+            return True
+        return not value.is_graph_output() and all(use.node in dead for use in uses(value))
+
+    previous_count = -1
+    while previous_count < len(dead):
+        previous_count = len(dead)
         for node in matched:
-            if node not in dead and all(
-                value in roots
-                or not (value.is_graph_output() or any(u.node not in dead for u in uses(value)))
-                for value in node.outputs
-            ):
+            if node not in dead and all(map(is_unused, node.outputs)):
                 dead[node] = None
     if any(value.producer() not in dead for value in roots):
         raise Refused("another output of the node of a replaced value has consumers")
@@ -133,7 +140,12 @@ def _check_count(builder: Builder, dead: dict[ir.Node, None]) -> None:
 
 
 def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
-    """Check the types of the new values, and whether those that are constants may be."""
+    """Check that the new values have the types of the roots, and that runtimes load new constants.
+
+    Raises:
+        Mismatch: A new value has another dtype or shape.
+        Refused: A runtime would reject the model.
+    """
     types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
         before = types.of(root)
@@ -153,7 +165,11 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
 def _keep_outputs(
     builder: Builder, values: list[ir.Value], dead: dict[ir.Node, None], keeps: Keeps
 ) -> list[ir.Value]:
-    """Return the new values, and an Identity for each that cannot take the name of an output."""
+    """Return the new values for the roots.
+
+    A graph output keeps its name. A new value that cannot take this name is followed by an
+    Identity, whose result is returned instead.
+    """
     kept: list[ir.Value] = []
     for root, value in zip(builder.match.roots, values, strict=True):
         if root.is_graph_output() and (value in kept or not can_take_name(root, value, keeps)):
@@ -206,7 +222,7 @@ def _connect(
 
 
 def _record_origin(rule: Rule, added: Iterable[ir.Node], dead: Iterable[ir.Node]) -> None:
-    """Record in new nodes the rule that made them, and the original nodes that they replace."""
+    """Record in new nodes the rule that created them, and the original nodes that they replace."""
     sources: dict[str, None] = {}
     rules: dict[str, None] = {}
     for node in dead:
@@ -216,8 +232,8 @@ def _record_origin(rule: Rule, added: Iterable[ir.Node], dead: Iterable[ir.Node]
             rules |= dict.fromkeys(properties[RULE_KEY].split(", "))
     rules[rule.name] = None
     names = list(sources)
-    if len(names) > _MOST_SOURCES:
-        names = [*names[:_MOST_SOURCES], "..."]
+    if len(names) > _MAX_SOURCES:
+        names = [*names[:_MAX_SOURCES], "..."]
     for node in added:
         if node.op_type != "Constant":
             node.metadata_props[RULE_KEY] = ", ".join(rules)
@@ -225,7 +241,7 @@ def _record_origin(rule: Rule, added: Iterable[ir.Node], dead: Iterable[ir.Node]
 
 
 def forget_origins(model: ir.Model) -> bool:
-    """Remove the metadata that `apply` recorded in nodes; return whether there was any."""
+    """Remove the metadata that `apply` recorded, and return whether a node had such metadata."""
     nodes = [node for graph in all_graphs(model) for node in nodes_of(graph)]
     removed = [node.metadata_props.pop(key, None) for node in nodes for key in (RULE_KEY, FROM_KEY)]
     return any(removed)

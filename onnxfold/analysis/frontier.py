@@ -23,10 +23,10 @@ V = TypeVar("V", bound=Hashable)
 FORBIDDEN = math.inf
 """Cost of a value that cannot or must not be stored."""
 
-# The highest price; no region has that many bytes.
-_HIGHEST = 1 << 62
+# Upper bound of prices: no region has that many bytes.
+_MAX_PRICE = 1 << 62
 # Number of prices that are tried, each half of the next higher one.
-_HALVES = 9
+_N_PRICES = 9
 _SOURCE = 0
 _SINK = 1
 
@@ -74,14 +74,14 @@ def choose(
     demanded = set(demanded)
     total = Choice[V]()
     parts = []
-    for found in _components(ops, cost):
-        touched = {v for op in found for v in (*op.inputs, *op.outputs)}
-        parts.append(_Part(found, touched & demanded, cost))
+    for component in _components(ops, cost):
+        values = {v for op in component for v in (*op.inputs, *op.outputs)}
+        parts.append(_Part(component, values & demanded, cost))
     if not parts:
         return total
     for allowed, per_op in growth:
         remaining = allowed
-        price = int(min(allowed, per_op, _HIGHEST))  # sums of whole bytes are exact
+        price = int(min(allowed, per_op, _MAX_PRICE))  # sums of whole bytes are exact
         offers = {part: part.bytes_per_op(price) for part in parts if part.n_kept and price}
         for part in sorted(offers, key=offers.__getitem__):
             if offers[part] < math.inf:
@@ -112,14 +112,14 @@ class _Part(Generic[V]):
         folded = self.n_kept - n_kept
         return (nbytes - self._bytes) / folded if folded > 0 else math.inf
 
-    def spend(self, allowed: float, most: int) -> float:
+    def spend(self, allowed: float, max_price: int) -> float:
         """Use the cut at the highest affordable price; return the bytes that it adds."""
 
         def added_bytes(price: int) -> float:
             return self._weigh(self._cut(price))[1] - self._bytes
 
-        prices = sorted({0, *(most >> k for k in range(_HALVES))})
-        if added_bytes(most) <= allowed:
+        prices = sorted({0, *(max_price >> k for k in range(_N_PRICES))})
+        if added_bytes(max_price) <= allowed:
             n_affordable = len(prices)
         else:
             n_affordable = bisect.bisect(prices, allowed, key=added_bytes)
@@ -136,14 +136,14 @@ class _Part(Generic[V]):
         """Return the minimum cut with a price for each kept op."""
         if price not in self._cuts:
             if len(self._ops) > 1:
-                found = _minimum_cut(self._ops, self._demanded, self._cost, price)
+                cut = _minimum_cut(self._ops, self._demanded, self._cost, price)
             else:  # the op is folded, or it is kept and its inputs are required
                 (op,) = self._ops
                 inputs = self._demanded.union(op.inputs).difference(op.outputs)
                 _, folded, _ = self._weigh(self._demanded)
                 _, nbytes, n_kept = self._weigh(inputs)
-                found = self._demanded if folded <= nbytes + price * n_kept else inputs
-            self._cuts[price] = found
+                cut = self._demanded if folded <= nbytes + price * n_kept else inputs
+            self._cuts[price] = cut
         return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:

@@ -39,9 +39,9 @@ from onnxfold.ir.symbolic.fact import (
 from onnxfold.ops import Trait, definition_of
 
 # Maximum number of visits of a loop's body to find loop invariants.
-_ATTEMPTS = 3
+_MAX_BODY_VISITS = 3
 # Depth of nested loops up to which invariants are searched: the numbers of visits multiply.
-_DEEPEST_TRIAL = 3
+_MAX_TRIAL_DEPTH = 3
 
 
 class FactPropagation:
@@ -67,7 +67,9 @@ class FactPropagation:
         """Nodes that were visited or got other inputs since a pass last cleared this set."""
         self.table = FactTable()
         """Shares one object among all values with equal facts."""
-        self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
+        self._cached_results: dict[
+            tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]
+        ] = {}
         """Results, requirements and number of bound queries by op and facts of the operands."""
         self.nesting = 0
         """Number of enclosing bodies that are visited again even if their values have facts."""
@@ -79,7 +81,7 @@ class FactPropagation:
     def of(self, value: ir.Value) -> Fact:
         """Return the facts of a value."""
         facts = self._facts
-        return facts[value] if value in facts else self._find(value)
+        return facts[value] if value in facts else self._infer(value)
 
     def snapshot(self) -> Mapping[ir.Value, Fact]:
         """Return a copy of the facts inferred so far."""
@@ -108,21 +110,21 @@ class FactPropagation:
 
         The declared shape of the output must be correct, unless it gets no new consumers.
         """
-        output, read = (new, old) if new.is_graph_output() else (old, new)
+        output, replaced = (new, old) if new.is_graph_output() else (old, new)
         if output.graph is None or not output.is_graph_output() or new.producer() is None:
             return True  # only results of nodes get the name and the declared shape of an output
         declared = output.shape
         sizes = self.of(new).shape
         outputs = output.graph.outputs
-        if declared is None or all(use.node is old.producer() for use in uses(read)):
+        if declared is None or all(use.node is old.producer() for use in uses(replaced)):
             return True
         if sizes is None or len(sizes) != len(declared):
             return False
         for dim, size in zip(declared, sizes, strict=True):
-            found = dim if isinstance(dim, int) else self.algebra.size_of(dim.value)
-            if found == size:
+            expected = dim if isinstance(dim, int) else self.algebra.size_of(dim.value)
+            if expected == size:
                 continue
-            if found is not None or self._has_other_size(str(dim), size, outputs):
+            if expected is not None or self._has_other_size(str(dim), size, outputs):
                 return False
         return True
 
@@ -134,7 +136,7 @@ class FactPropagation:
                 return True
         return False
 
-    def _find(self, value: ir.Value) -> Fact:
+    def _infer(self, value: ir.Value) -> Fact:
         facts = self._facts
         pending = [value]
         while pending:
@@ -147,7 +149,7 @@ class FactPropagation:
                 scope = self.scopes.find(current.graph)
                 node = None if scope is None else scope.parent
             if node is None:
-                facts[current] = self._source(current)
+                facts[current] = self._source_fact(current)
                 pending.pop()
                 continue
             missing = [v for v in self.needed(node) if v not in facts]
@@ -188,15 +190,15 @@ class FactPropagation:
         self.nesting -= inputs is not None
         return facts
 
-    def _of_bodies(self, node: ir.Node, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
+    def _results_of_bodies(self, node: ir.Node, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
         """Visit the subgraphs of a node, and return the facts of its outputs."""
         graphs = subgraphs_of(node)
         if node.domain == "" and node.op_type == "If":
             outputs = [self._run_body(graph, None) for graph in graphs]
             condition = None if inputs[0] is None else inputs[0].known
             if condition is not None and condition.size == 1:
-                taken = node.attributes["then_branch" if condition.item() else "else_branch"]
-                return outputs[graphs.index(taken.as_graph())]
+                branch = node.attributes["then_branch" if condition.item() else "else_branch"]
+                return outputs[graphs.index(branch.as_graph())]
             pairs = zip(*outputs, strict=False)
             return [common(self.algebra, facts[0], facts[-1]) for facts in pairs]
         if node.domain == "" and node.op_type == "Loop":
@@ -224,12 +226,12 @@ class FactPropagation:
         Initially, all facts of the values before the first iteration are assumed to be loop
         invariants. Facts that the body changes are dropped until all remaining ones are invariant.
         """
-        # onnxruntime passes an iteration number with one axis if it is declared with axes; the
-        # condition has the declared shape in the first iteration, and later that of the output
+        # onnxruntime passes an iteration number with one axis if it is declared with axes. The
+        # condition has the declared shape in the first iteration, and then the shape of the output.
         shape = (1,) if body.inputs[0].shape else ()
         iteration = (of_type(ir.DataType.INT64, shape, self.algebra), Fact(ir.DataType.BOOL))
         facts = initial
-        for _ in range(_ATTEMPTS if self.nesting < _DEEPEST_TRIAL else 0):
+        for _ in range(_MAX_BODY_VISITS if self.nesting < _MAX_TRIAL_DEPTH else 0):
             results = self._run_body(body, (*iteration, *facts))[1:]
             before = facts
             facts = [common(self.algebra, a, b) for a, b in zip(initial, results, strict=False)]
@@ -257,18 +259,18 @@ class FactPropagation:
         ]
         return of_type(fact.dtype, [iterations, *sizes], self.algebra)
 
-    def _source(self, value: ir.Value) -> Fact:
+    def _source_fact(self, value: ir.Value) -> Fact:
         """Return the facts of an initializer, a Constant or an input of the model."""
         tensor = self.constness.tensor(value)
         if tensor is None:
             scope = self.scopes.find(value.graph)
             is_input = scope is not None and value.is_graph_input() and not scope.in_function
-            return self._declared(value) if is_input else UNKNOWN
+            return self._declared_fact(value) if is_input else UNKNOWN
         # for dtypes other than those of sizes, elements are read only when an op needs them
         fact = self.table.shared(Fact(tensor.dtype, sizes_of(tensor)))
-        return self._in_full(value, fact) if tensor.dtype in SIZE_DTYPES else fact
+        return self._with_elements(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
-    def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
+    def _with_elements(self, value: ir.Value, fact: Fact) -> Fact:
         """Return the fact of a value, with the elements if it is a small constant."""
         if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
@@ -277,7 +279,7 @@ class FactPropagation:
         array = self.constness.array(value)
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
-    def _declared(self, value: ir.Value) -> Fact:
+    def _declared_fact(self, value: ir.Value) -> Fact:
         """Return the declared fact of a model input; the runtime checks its type."""
         if not isinstance(value.type, ir.TensorType):
             return UNKNOWN
@@ -313,27 +315,29 @@ class FactPropagation:
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
         values = self._read[node]
         if not values and is_constant_node(node):
-            return [self._source(node.outputs[0])]
+            return [self._source_fact(node.outputs[0])]
         inputs = [None if v is None else self.of(v) for v in values]
         if node in self.scopes.parents:
-            return list(map(self.table.shared, self._of_bodies(node, inputs)))
+            return list(map(self.table.shared, self._results_of_bodies(node, inputs)))
         if scope.in_function and has_references(node):
             return []
         if self._functions and node.op_identifier() in self._functions:
             return []
-        # with known sizes, a kernel may compute the results from the elements of other operands
-        listed = [fact for fact in inputs if fact is not None and fact.items is not None]
-        if listed or Trait.SIZED_BY_FLOATS in definition_of(node).traits:
+        # if one operand has known elements, a kernel may need the elements of the others
+        with_elements = [fact for fact in inputs if fact is not None and fact.items is not None]
+        if with_elements or Trait.SIZED_BY_FLOATS in definition_of(node).traits:
             pairs = zip(values, inputs, strict=True)
-            inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
-        results = self._applied(node, inputs, scope.opsets)
+            inputs = [f if v is None or f is None else self._with_elements(v, f) for v, f in pairs]
+        results = self._op_results(node, inputs, scope.opsets)
         for fact in results:
             if fact.dtype in SIZE_DTYPES and fact.known is None:
                 # without a shape function, the evaluator may compute the elements
-                return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
+                return [
+                    self._with_elements(v, f) for v, f in zip(node.outputs, results, strict=False)
+                ]
         return results
 
-    def _applied(
+    def _op_results(
         self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
     ) -> Sequence[Fact]:
         """Return the facts of a node's outputs; equal ops with equal operands share them."""
@@ -343,24 +347,23 @@ class FactPropagation:
         if content is not None:
             domain = node.domain
             outputs = node.outputs
-            used = len(outputs) == 1 or tuple([bool(output.name) for output in outputs])
-            key = (node.op_type, domain, opsets.get(domain), used, content, *inputs)
-            found = self._found.get(key)
-            if found is not None:
-                results, required, bound_queries = found
+            used_outputs = len(outputs) == 1 or tuple([bool(output.name) for output in outputs])
+            key = (node.op_type, domain, opsets.get(domain), used_outputs, content, *inputs)
+            cached = self._cached_results.get(key)
+            if cached is not None:
+                results, required, bound_queries = cached
                 algebra.required += required
                 algebra.bound_queries += bound_queries
                 return results
-        unnamed = algebra.unnamed
-        before = len(algebra.required)
+        unnamed_before = algebra.unnamed
+        n_required_before = len(algebra.required)
         queries_before = algebra.bound_queries
         results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
-        if (
-            key is not None and unnamed == algebra.unnamed
-        ):  # results with new symbols are not shared
-            self._found[key] = (
+        # results with new symbols are not shared
+        if key is not None and algebra.unnamed == unnamed_before:
+            self._cached_results[key] = (
                 results,
-                algebra.required[before:],
+                algebra.required[n_required_before:],
                 algebra.bound_queries - queries_before,
             )
         return results

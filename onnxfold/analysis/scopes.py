@@ -13,8 +13,8 @@ from onnxfold.ir.graphs import subgraphs_of
 from onnxfold.ir.onnx_ir_private import holders_in
 from onnxfold.support.errors import ModelError
 
-# The domains of ops whose subgraphs may read outer values. Those of FlexAttention may not.
-_READ_OUTER_VALUES = ("", "ai.onnx", "com.microsoft")
+# The domains of ops whose subgraphs may read outer values. Subgraphs of FlexAttention may not.
+_CAPTURING_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,13 @@ class Scopes:
         self._paths.clear()
         self.parents.clear()
         # the imports are shared instead of copied, because a rewrite may import another domain
-        self._root(self.model.graph, self.model.graph.opset_imports, in_function=False)
+        self._add_root(self.model.graph, self.model.graph.opset_imports, in_function=False)
         for function in self.model.functions.values():
-            self._root(function.graph, function.opset_imports, in_function=True)
+            self._add_root(function.graph, function.opset_imports, in_function=True)
 
-    def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
+    def _add_root(
+        self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool
+    ) -> None:
         if "" not in opsets and "ai.onnx" in opsets:  # both names denote the same domain
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
         elif "" not in opsets and opsets and not in_function:
@@ -90,8 +92,8 @@ class Scopes:
         """
         if graph not in self._paths:
             scope = self.find(graph)
-            holder = None if scope is None else scope.parent
-            outer = holder.graph if holder and holder.domain in _READ_OUTER_VALUES else None
+            parent = None if scope is None else scope.parent
+            outer = parent.graph if parent and parent.domain in _CAPTURING_DOMAINS else None
             self._paths[graph] = [] if scope is None else [scope.graph, *self.path(outer)]
         return self._paths[graph]
 

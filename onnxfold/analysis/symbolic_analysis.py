@@ -34,7 +34,7 @@ ASSUMPTIONS = (
 
 _Values = set[ir.Value | None]
 # Maximum number of repetitions of learning from requirements and decided conditions.
-_MOST_ROUNDS = 4
+_MAX_ROUNDS = 4
 
 
 class SymbolicAnalysis(FactPropagation):
@@ -54,7 +54,7 @@ class SymbolicAnalysis(FactPropagation):
         for graph in root_graphs(self.model):
             self.run_graph(graph)
         # after a condition is decided, every run executes a branch, which adds requirements
-        for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
+        for _ in range(_MAX_ROUNDS if self.scopes.parents else 1):
             affected: Collection[ir.Node] = ()
             if self._required:
                 needed = self._needed_nodes(self.model.graph)
@@ -63,7 +63,7 @@ class SymbolicAnalysis(FactPropagation):
                 ]
                 self._required.clear()
                 if self.algebra.learn(required):
-                    self._found.clear()
+                    self._cached_results.clear()
                     affected = frozenset(self._bound_dependent)
             decided: dict[ir.Value, Fact] = {}
             if any(map(_is_if, self.scopes.parents)):
@@ -77,15 +77,17 @@ class SymbolicAnalysis(FactPropagation):
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
         """Return the nodes of a graph on which its outputs depend; runtimes run only those."""
         nodes = nodes_in(graph)
-        needed = _Values(graph.outputs)
-        found = set[ir.Node]()
+        needed_values = _Values(graph.outputs)
+        needed_nodes = set[ir.Node]()
         if not self.scopes.parents and not any(map(is_unused, nodes)):
             return set(nodes)
         for node in reversed(nodes_of(graph)):
-            if not needed.isdisjoint(node.outputs):
-                found.add(node)
-                needed.update(self.needed(node) if node in self.scopes.parents else node.inputs)
-        return found
+            if not needed_values.isdisjoint(node.outputs):
+                needed_nodes.add(node)
+                needed_values.update(
+                    self.needed(node) if node in self.scopes.parents else node.inputs
+                )
+        return needed_nodes
 
     def update(self, changed: Iterable[ir.Value] = (), affected: Collection[ir.Node] = ()) -> None:
         """Visit nodes again whose facts may have changed.
@@ -123,11 +125,11 @@ class SymbolicAnalysis(FactPropagation):
                 for value in inner.outputs:
                     constness.has_risen(value)
         risen = [constness.has_risen(value) for value in node.outputs]
-        known = facts.get
+        fact_of = facts.get
         after = node.inputs
         may_be_same = not learned and not any(risen) and len(before) == len(after)
         if may_be_same and all(
-            one is other or (one and other and known(one) is known(other) is not None)
+            one is other or (one and other and fact_of(one) is fact_of(other) is not None)
             for one, other in zip(before, after, strict=True)
         ):
             return
@@ -137,12 +139,12 @@ class SymbolicAnalysis(FactPropagation):
         for value, old, is_constant in zip(node.outputs, olds, risen, strict=True):
             assert old is not None
             new = facts[value]
-            if is_constant or (new is not old and _knowledge(new) >= _knowledge(old)):
+            if is_constant or (new is not old and _specificity(new) >= _specificity(old)):
                 changed.add(value)
             else:
                 facts[value] = old
 
-    def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
+    def _decide(self, graph: ir.Graph, decided: dict[ir.Value, Fact]) -> None:
         """Find the conditions of Ifs with one outcome in every run, and the facts of the outcomes.
 
         A run executes all nodes of the graph or no node. Each value is followed for one condition.
@@ -154,7 +156,7 @@ class SymbolicAnalysis(FactPropagation):
             if not _is_if(node):
                 continue
             for branch in subgraphs_of(node):
-                self._decide(branch, found)
+                self._decide(branch, decided)
             condition = node.inputs[0]
             if condition is None or condition in followed:
                 continue
@@ -167,7 +169,7 @@ class SymbolicAnalysis(FactPropagation):
                 outcomes = [of_array(np.full(shape, k, bool), ir.DataType.BOOL) for k in (1, 0)]
                 outcome = self._only_outcome(nodes[index:], condition, outcomes, needed, followed)
                 if outcome is not None:
-                    found[condition] = outcome
+                    decided[condition] = outcome
 
     def _only_outcome(
         self,
@@ -228,7 +230,7 @@ def _outline(fact: Fact) -> tuple[object, ...]:
     return fact.dtype, sizes, known
 
 
-def _knowledge(fact: Fact) -> tuple[int, ...]:
+def _specificity(fact: Fact) -> tuple[int, ...]:
     """Return a key by which more specific facts are greater; symbolic sizes do not count."""
     shape = fact.shape or ()
     items = fact.items

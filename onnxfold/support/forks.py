@@ -5,10 +5,10 @@ threads remain locked, copies of pipes keep the parent's helper processes alive,
 the parent's sessions do not exist. Processes are forked by servers such as gunicorn, by
 multiprocessing, and by PyTorch's DataLoader.
 
-Locks are therefore a `Lock`. A value that a forked process cannot use, such as a session of
-onnxruntime, is in a `ProcessLocal`. Other objects that own a thread, a process or a pipe register a
-function that resets them in the child (`reset_after_fork`). No other module registers functions
-that are called at forks.
+Other modules therefore use `Lock` instead of `threading.Lock`. They store a value that a forked
+process cannot use, such as a session of onnxruntime, in a `ProcessLocal`. Other objects that own a
+thread, a process or a pipe register a function that resets them in the child (`reset_after_fork`).
+No other module registers functions that are called at forks.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def delayed_forks() -> Iterator[None]:
 
 
 def never_destroy(value: object) -> None:
-    """Prevent that an object is destroyed, even when the interpreter shuts down.
+    """Prevent the destruction of an object, even when the interpreter shuts down.
 
-    The destructor of an object with threads waits for these. In a forked process they do not exist,
-    so it would wait forever.
+    The destructor of an object with threads waits for the threads. They do not exist in a forked
+    process, so the destructor would wait forever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
@@ -106,7 +106,7 @@ class ProcessLocal(Generic[Value]):
         return self._value
 
     def get(self, make: Callable[[], Value]) -> Value:
-        """Return the value. The first thread creates it, and others wait meanwhile.
+        """Return the value, and create it if it does not exist. Other threads wait meanwhile.
 
         If ``make`` raises an exception, the next call tries again.
         """

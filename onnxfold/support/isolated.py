@@ -1,6 +1,6 @@
-"""Functions that run functions of this package, or commands, in separate processes.
+"""Run functions of this package, or commands, in separate processes.
 
-Arguments and results of such a function are a JSON document and a list of arrays. Requests and
+The arguments and results of a function are a JSON document and a list of arrays. Requests and
 answers are lines of JSON on the standard input and output of the process. Arrays are memory-mapped
 files in the scratch folder of the call, which also contains temporary files.
 
@@ -56,7 +56,7 @@ _KEPT_OUTPUT = 1 << 16
 _MAX_IDLE = min(4, os.cpu_count() or 1)
 # Longer than the time between models of a batch or between starts of sessions.
 _IDLE_SECONDS = 30.0
-# The line that an idle process writes before it ends itself.
+# The answer of an idle process before it ends itself.
 _IDLE_END = {"idle": True}
 # Bytes of an answer that are read at once.
 _READ_BYTES = 1 << 16
@@ -161,7 +161,7 @@ def run_command(
 
 @contextlib.contextmanager
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Provide threads that run functions in other processes. These end with the context."""
+    """Provide threads that run functions in other processes. The processes end with the context."""
     group = Processes()
     executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
     THIS_PROCESS.close_with(executor, group.close)
@@ -226,7 +226,7 @@ class Processes:
             for process in [*self.processes]:
                 end(process)
         with self._lock:
-            self._idle.clear()  # closes their pipes
+            self._idle.clear()  # destroys the processes' objects, which closes the pipes
 
     def _forget(self) -> None:
         """Close this forked process's copies of the pipes to the processes of its parent.
@@ -334,7 +334,7 @@ class _Process:
             raise Failure(message, "ended", code=code, output=self.printed())
         if "raised" in answer:
             raise Failure(answer["message"], answer["raised"], output=self.printed())
-        return answer["result"], [_mapped(*array) for array in answer["arrays"]]
+        return answer["result"], [_load(*array) for array in answer["arrays"]]
 
     def _answer(self, request: str) -> Any:
         """Send a line to the process and return its answer, or None if the process ends."""
@@ -375,11 +375,11 @@ class _Process:
 
     def printed(self) -> str:
         """Return the standard error output of the process."""
-        return _ends_of(self._output)
+        return _start_and_end(self._output)
 
 
 def _working_folder() -> str | None:
-    """Return the working folder; None if it was removed."""
+    """Return the working folder, or None if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -398,17 +398,17 @@ def _store(path: str, array: Array) -> tuple[str, str]:
     try:
         np.save(path, words, allow_pickle=False)
     except OSError as error:
-        if error.errno is None:  # NumPy omits the reason, another write raises an error with it
+        if error.errno is None:  # NumPy omits the reason, so fail again with an error that has it
             with open(path, "ab") as file:
                 file.write(bytes(_PROBE))
         raise
     return path, array.dtype.name if is_foreign else ""
 
 
-def _mapped(path: str, dtype: str) -> Array:
+def _load(path: str, dtype: str) -> Array:
     import numpy as np
 
-    # A mapped file cannot be removed on Windows, and folders of calls are removed.
+    # The folder of the call is removed, but Windows does not remove mapped files.
     mode: Literal["r"] | None = "r" if system.CAN_REMOVE_OPEN_FILES else None
     array = np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False))
     if dtype:
@@ -418,7 +418,7 @@ def _mapped(path: str, dtype: str) -> Array:
     return array
 
 
-def _ends_of(file: IO[bytes]) -> str:
+def _start_and_end(file: IO[bytes]) -> str:
     """Return the text of a file, or the start and the end of a long text."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -438,17 +438,17 @@ def _message(error: BaseException) -> str:
 
 
 def main(idle_seconds: float) -> None:
-    """Run functions until the caller closes the standard input, or has ended."""
+    """Run functions until the caller closes the standard input or ends."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # other output must not be read as an answer
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    pending: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     defer_symbolic_arithmetic()
     try:
-        threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
-        while line := waiting.get(timeout=idle_seconds):
+        threading.Thread(target=_listen, args=(requests, pending), daemon=True).start()
+        while line := pending.get(timeout=idle_seconds):
             answers.write(_answer(*json.loads(line)) + "\n")
             answers.flush()
     except queue.Empty:
@@ -462,10 +462,10 @@ def main(idle_seconds: float) -> None:
         os._exit(1)
 
 
-def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
+def _listen(requests: Iterator[str], pending: queue.SimpleQueue[str]) -> None:
     for line in requests:
-        waiting.put(line)
-    waiting.put("")  # ends an idle process
+        pending.put(line)
+    pending.put("")  # ends an idle process
     # ends a busy process and its children, and lets them remove incomplete files
     system.request_end_of_own_group()
     time.sleep(_GRACE)
@@ -489,11 +489,11 @@ def _answer(
     try:
         if working_folder is not None:
             os.chdir(working_folder)  # a kept process may have started in another folder
-        code = getattr(importlib.import_module(module), name)
-        given = [_mapped(*array) for array in arrays]
+        implementation = getattr(importlib.import_module(module), name)
+        inputs = [_load(*array) for array in arrays]
         with system.limited(cpu_seconds, memory):
-            result, made = code(request, given)
-        stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(made)]
+            result, outputs = implementation(request, inputs)
+        stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(outputs)]
         return json.dumps({"result": result, "arrays": stored})
     except (Exception, SystemExit) as error:  # reported to the caller
         return json.dumps({"raised": type(error).__name__, "message": _message(error)})
@@ -504,11 +504,11 @@ def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[
 
     The command inherits the standard error stream.
     """
-    words, variables, folder, removal = request
+    arguments, variables, folder, removal = request
     temporary = folder or tempfile.tempdir
     variables.update(dict.fromkeys(system.TEMPORARY_FOLDER_VARIABLES, temporary))
     out = tempfile.TemporaryFile()  # noqa: SIM115  read at the end
-    process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
+    process = subprocess.Popen(arguments, stdout=out, cwd=folder, env=variables)
     code = -signal.SIGTERM
     try:
         code = process.wait()
@@ -523,4 +523,4 @@ def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[
                     removal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
                 process.wait()
-    return [code, _ends_of(out)], []
+    return [code, _start_and_end(out)], []

@@ -89,6 +89,12 @@ The header ``onnxruntime_session_options_config_keys.h`` has the names of all en
 """
 
 _STOP = "session.force_spinning_stop"
+
+# Severities of onnxruntime's log, see OrtLoggingLevel in onnxruntime_c_api.h.
+_ERRORS_ONLY = 3
+_FATAL_ERRORS_ONLY = 4
+
+_MAX_MESSAGE = 300  # characters
 _FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
 
 # y = Neg(x), serialized, because a session on a bundle must not import onnx.
@@ -135,7 +141,7 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level = _FATAL_ERRORS_ONLY
     options.intra_op_num_threads = threads
     # threads that wait for work in a loop would slow down other sessions
     options.add_session_config_entry(_STOP, "1")
@@ -153,7 +159,7 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
 def default_options() -> onnxruntime.SessionOptions:
     """Return onnxruntime's default options with a shorter spin time of threads.
 
-    Threads of entry that wait for work in a loop would slow down the next fold.
+    Threads of the entry session that wait for work in a loop would slow down the next fold.
     """
     import onnxruntime as ort
 
@@ -162,66 +168,67 @@ def default_options() -> onnxruntime.SessionOptions:
     return options
 
 
-def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Return the caller's options for runtime_fold, without an arena.
+def fold_options(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Return a copy of the caller's options for runtime_fold, without an arena.
 
-    The results of runtime_fold are freed separately, but an arena can only be freed as one.
+    The results of runtime_fold are freed separately, but an arena can only be freed as a whole.
     """
-    options = copy_of(given)
-    options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False
+    copy = copy_of(options)
+    copy.enable_cpu_mem_arena = False
+    copy.enable_mem_pattern = False
     # after a fold, threads that wait for work in a loop would slow down entry and kernels
-    if not entries_of(options, [_STOP]):
-        options.add_session_config_entry(_STOP, "1")
+    if not entries_of(copy, [_STOP]):
+        copy.add_session_config_entry(_STOP, "1")
     for name, value in _WRITING.items():
-        setattr(options, name, value)
-    if options.log_severity_level < 0:
-        # disables warnings, because onnxruntime warns about each weight that is also an input
-        options.log_severity_level = 3
-    return options
+        setattr(copy, name, value)
+    if copy.log_severity_level < 0:
+        # onnxruntime would log a warning for each weight that is also an input
+        copy.log_severity_level = _ERRORS_ONLY
+    return copy
 
 
-def key_of(given: onnxruntime.SessionOptions | None) -> str:
+def key_of(options: onnxruntime.SessionOptions | None) -> str:
     """Return the options that may affect the bits of results as a string.
 
     The number of threads is one of them, because it affects the order of summation.
     """
-    if given is None:
+    if options is None:
         return f"{processors()}"
-    entries = entries_of(given, DECIDING)
-    threads = given.intra_op_num_threads or processors()
-    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{threads}{entries}"
+    entries = entries_of(options, DECIDING)
+    threads = options.intra_op_num_threads or processors()
+    level = options.graph_optimization_level
+    return f"{level}{options.use_deterministic_compute}{threads}{entries}"
 
 
 def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:
     """Return the configuration entries of session options that are set, by name."""
-    found = {}
+    entries = {}
     for name in names:
         with contextlib.suppress(RuntimeError):  # the entry is not set
-            found[name] = options.get_session_config_entry(name)
-    return found
+            entries[name] = options.get_session_config_entry(name)
+    return entries
 
 
 def with_data_below(
-    folder: str, given: onnxruntime.SessionOptions | None
+    folder: str, options: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
     """Return a copy of options, without custom ops, with a folder for external data."""
-    options = default_options() if given is None else copy_of(given)
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    return options
+    copy = default_options() if options is None else copy_of(options)
+    copy.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    return copy
 
 
-def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+def copy_of(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
     """Return a copy of options, without libraries of custom ops and without files in memory."""
     import onnxruntime as ort
 
-    if given is None:
+    if options is None:
         return ort.SessionOptions()
-    session, writing = _opened_with(_NEG, given)
-    options = session.get_session_options()
+    session, writing = _opened_with(_NEG, options)
+    copy = session.get_session_options()
     for name, value in writing.items():
-        setattr(options, name, value)
-    return options
+        setattr(copy, name, value)
+    return copy
 
 
 def _opened_with(
@@ -280,7 +287,7 @@ def provides_initializers(options: onnxruntime.SessionOptions, names: Iterable[s
 def write_optimized(
     options: onnxruntime.SessionOptions, path: str, **entries: str
 ) -> onnxruntime.SessionOptions:
-    """Let sessions with these options write the model after onnxruntime's optimizations.
+    """Make sessions with these options write the model after onnxruntime's optimizations.
 
     Args:
         options: The options to change.
@@ -291,8 +298,8 @@ def write_optimized(
         The same options.
     """
     options.optimized_model_filepath = path
-    # disables the warning that the result is only valid for this machine
-    options.log_severity_level = 3
+    # onnxruntime would log a warning that the result is only valid for this machine
+    options.log_severity_level = _ERRORS_ONLY
     name = f"{os.path.basename(path)}.data"
     entries["optimized_model_external_initializers_file_name"] = name
     for entry, value in entries.items():
@@ -303,7 +310,7 @@ def write_optimized(
 def register_custom_ops(
     options: onnxruntime.SessionOptions, libraries: Iterable[str | os.PathLike[str]]
 ) -> None:
-    """Let sessions with these options run the custom ops of shared libraries.
+    """Register the custom ops of shared libraries for sessions with these options.
 
     Raises:
         MissingFileError: A library does not exist.
@@ -319,8 +326,8 @@ def register_custom_ops(
             raise UsageError(f"not a library of custom ops: {reason}", file=library) from error
 
 
-def available_providers(given: Sequence[Any] | None) -> list[Any]:
-    """Return the given execution providers, or by default the CPU's.
+def available_providers(providers: Sequence[Any] | None) -> list[Any]:
+    """Return the execution providers after checking them, or by default the CPU provider.
 
     Raises:
         UsageError: A provider is not available. onnxruntime itself only logs a warning.
@@ -328,13 +335,13 @@ def available_providers(given: Sequence[Any] | None) -> list[Any]:
     import onnxruntime as ort
 
     available = ort.get_available_providers()
-    for provider in given or ():
+    for provider in providers or ():
         name = provider if isinstance(provider, str) else provider[0]
         if name not in available:
             raise UsageError(
-                f"onnxruntime has no provider {name!r} here; it has: {', '.join(available)}"
+                f"onnxruntime has no provider {name!r}; it has: {', '.join(available)}"
             )
-    return list(given or CPU)
+    return list(providers or CPU)
 
 
 def message_of(error: Exception) -> str:
@@ -345,10 +352,10 @@ def message_of(error: Exception) -> str:
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
-    elif (marker := text.rfind("] : ")) >= 0:
-        text = text[marker + 4 :]
+    else:
+        text = text.rpartition("] : ")[2]
     text = text or type(error).__name__
-    text = cut(text, 300)
+    text = cut(text, _MAX_MESSAGE)
     if "is not a registered function/op" in text:
         text += f"; {option('custom_ops')} loads the library of such ops"
     return text
@@ -402,17 +409,17 @@ def _foreign_value(array: Array) -> onnxruntime.OrtValue:
 def _text_value(array: Array) -> onnxruntime.OrtValue:
     """Return the value of an array of strings.
 
-    A model returns the strings, because onnxruntime cannot create such a value from an array. Bytes
-    are in UTF-8, and other objects are converted by ``str``.
+    onnxruntime cannot create such a value from an array, so a model returns the strings. Bytes are
+    in UTF-8, and other objects are converted by ``str``.
     """
     import onnx
 
     texts = texts_of(array)
     kind = onnx.TensorProto.STRING
-    tensor = onnx.TensorProto(name="given", data_type=kind, dims=array.shape, string_data=texts)
-    result = onnx.helper.make_tensor_value_info("made", kind, array.shape)
-    node = onnx.helper.make_node("Identity", ["given"], ["made"])
-    graph = onnx.helper.make_graph([node], "strings", [], [result], [tensor])
+    tensor = onnx.TensorProto(name="strings", data_type=kind, dims=array.shape, string_data=texts)
+    result = onnx.helper.make_tensor_value_info("result", kind, array.shape)
+    node = onnx.helper.make_node("Identity", ["strings"], ["result"])
+    graph = onnx.helper.make_graph([node], "graph", [], [result], [tensor])
     opset = [onnx.helper.make_opsetid("", 13)]
     model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=7)
     session = open_session(model.SerializeToString(), session_options(threads=1))
@@ -468,9 +475,9 @@ def ort_copy(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     """Return a copy of a tensor of numbers in the CPU's memory, aligned to 64 bytes."""
     import onnxruntime as ort
 
-    made = ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), value.element_type())
-    ctypes.memmove(made.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
-    return made
+    copy = ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), value.element_type())
+    ctypes.memmove(copy.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
+    return copy
 
 
 def is_text(value: Feed) -> bool:

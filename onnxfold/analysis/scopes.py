@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.ir import storage
 from onnxfold.ir.graphs import subgraphs_of
-from onnxfold.ir.onnx_ir_private import holders_in
+from onnxfold.ir.onnx_ir_private import nodes_with_subgraphs
 from onnxfold.support.errors import ModelError
 
 # The domains of ops whose subgraphs may read outer values. Subgraphs of FlexAttention may not.
@@ -74,7 +74,7 @@ class Scopes:
                 if parent.op_type == "If" and not parent.domain and graph.inputs:
                     reason = "the branches of an If have no inputs: they read outer values by name"
                     raise ModelError(reason, node=parent.name or parent.outputs[0].name)
-            for node in holders_in(graph):
+            for node in nodes_with_subgraphs(graph):
                 pending.extend((inner, node) for inner in subgraphs_of(node))
 
     def of(self, graph: ir.Graph) -> Scope:

@@ -20,7 +20,7 @@ from onnxfold.ir.onnx_ir_private import (
     is_unused,
     metadata_of,
     nodes_in,
-    take_out,
+    unlink,
     uses,
 )
 from onnxfold.ir.onnx_ir_private import set_input as set_input
@@ -56,20 +56,20 @@ class Names:
             self._nodes.update([name for node in nodes if (name := node.name)])
             self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
-    def fresh(self, stem: str, *, for_node: bool = False) -> str:
-        """Return a new name that begins with ``stem``.
+    def fresh(self, name_hint: str, *, for_node: bool = False) -> str:
+        """Return a new name that begins with ``name_hint``.
 
         The name of a node is empty if no node of the model has a name.
         """
         if for_node and not self._nodes:
             return ""
-        taken = self._nodes if for_node else self._values
-        name = stem
-        while name in taken:
-            count = self._next.get(stem, 1)
-            self._next[stem] = count + 1
-            name = f"{stem}_{count}"
-        taken[name] = 1
+        used_names = self._nodes if for_node else self._values
+        name = name_hint
+        while name in used_names:
+            count = self._next.get(name_hint, 1)
+            self._next[name_hint] = count + 1
+            name = f"{name_hint}_{count}"
+        used_names[name] = 1
         return name
 
     def make_unique(self, value: ir.Value) -> None:
@@ -88,13 +88,16 @@ class Names:
             self._nodes_in[graph] = {name for node in nodes_in(graph) if (name := node.name)}
         return self._nodes_in[graph]
 
-    def make_node_unique(self, node: ir.Node, taken: set[str]) -> None:
-        """Rename a node that moves to a graph if its name is taken; add its name to ``taken``."""
+    def make_node_unique(self, node: ir.Node, used_names: set[str]) -> None:
+        """Rename a node that moves to a graph if ``used_names`` contains its name.
+
+        The final name is added to ``used_names``, which are the names of the nodes of that graph.
+        """
         if not node.name:
             return
-        if node.name in taken:
+        if node.name in used_names:
             node.name = self.fresh(node.name, for_node=True)
-        taken.add(node.name)
+        used_names.add(node.name)
 
 
 def make_node_names_unique(model: ir.Model) -> None:
@@ -106,13 +109,13 @@ def make_node_names_unique(model: ir.Model) -> None:
     graphs = all_graphs(model)
     names: Names | None = None
     for graph in graphs:
-        found = [name for node in nodes_in(graph) if (name := node.name)]
-        if len(found) == len(set(found)):
+        node_names = [name for node in nodes_in(graph) if (name := node.name)]
+        if len(node_names) == len(set(node_names)):
             continue
         names = names or Names(graphs)
-        taken = set[str]()
+        used_names = set[str]()
         for node in graph:
-            names.make_node_unique(node, taken)
+            names.make_node_unique(node, used_names)
 
 
 def take_content(model: ir.Model, source: ir.Model) -> None:
@@ -129,19 +132,19 @@ def take_content(model: ir.Model, source: ir.Model) -> None:
     model.functions.update(source.functions)
 
     graph = model.graph
-    other = source.graph
-    graph.name = other.name
-    graph.doc_string = other.doc_string
+    source_graph = source.graph
+    graph.name = source_graph.name
+    graph.doc_string = source_graph.doc_string
     graph.opset_imports.clear()
-    graph.opset_imports.update(other.opset_imports)
+    graph.opset_imports.update(source_graph.opset_imports)
     graph.metadata_props.clear()
-    graph.metadata_props.update(other.metadata_props)
+    graph.metadata_props.update(source_graph.metadata_props)
 
-    inputs = list(other.inputs)
-    outputs = list(other.outputs)
-    initializers = list(other.initializers.values())
-    nodes = list(other)
-    for emptied in (graph, other):
+    inputs = list(source_graph.inputs)
+    outputs = list(source_graph.outputs)
+    initializers = list(source_graph.initializers.values())
+    nodes = list(source_graph)
+    for emptied in (graph, source_graph):
         emptied.outputs.clear()
         emptied.inputs.clear()
         emptied.initializers.clear()
@@ -166,7 +169,7 @@ def replace(old: ir.Value, new: ir.Value) -> None:
     while old.is_graph_output():
         assert old.graph is not None
         outputs = old.graph.outputs
-        # searching the list avoids a call of onnx-ir for every output of the graph
+        # the search in the underlying list avoids a call of onnx-ir for each output
         outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
     for user, index in list(uses(old)):
         set_input(user, index, new)
@@ -186,10 +189,10 @@ def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def can_take_name(old: ir.Value, new: ir.Value, keeps: Callable[[ir.Value], bool]) -> bool:
-    """Return whether a value can get the name of a graph output.
+    """Return whether the value ``new`` can get the name of the graph output ``old``.
 
-    It must be the result of a node in the same graph, and must not be an output itself. ``keeps``
-    returns whether a value must keep its own name.
+    ``new`` must be the result of a node in the same graph, and must not be an output itself.
+    ``keeps`` returns whether a value must keep its own name.
     """
     is_result = new.producer() is not None and new.graph is old.graph
     return is_result and not new.is_graph_output() and not keeps(new)
@@ -207,12 +210,12 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
-    """Remove nodes from their graphs; only the removed nodes may use their results."""
+    """Remove nodes from their graphs. Only the removed nodes may use their results."""
     nodes = list(nodes)
     for node in nodes:  # a node in a subgraph may use a removed node of an outer graph
         _detach(node)
     assert all(map(is_unused, nodes))
-    take_out(nodes)
+    unlink(nodes)
 
 
 def remove_unused(
@@ -227,7 +230,7 @@ def remove_unused(
     Returns:
         The values that lost a use, each once, including results of removed nodes.
     """
-    touched: dict[ir.Value, None] = {}
+    affected: dict[ir.Value, None] = {}
     removed: dict[ir.Node, None] = {}
     pending = list(nodes)
     while pending:
@@ -238,11 +241,11 @@ def remove_unused(
             continue
         removed[node] = None
         for value in _detach(node):
-            touched[value] = None
+            affected[value] = None
             if not uses(value):
                 pending.append(value.producer())
-    take_out(removed)
-    return list(touched)
+    unlink(removed)
+    return list(affected)
 
 
 def remove_foreign_users(model: ir.Model) -> None:
@@ -277,15 +280,15 @@ def insert(
     inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Any] | None = None,
     *,
-    stem: str | None = None,
+    name_hint: str | None = None,
     domain: str = "",
 ) -> ir.Value:
     """Insert a new node before another one, and return its result; see :func:`new_node`.
 
-    New names begin with ``stem``, by default the name of a result of ``before``.
+    New names begin with ``name_hint``, by default the name of a result of ``before``.
     """
-    stem = stem or before.outputs[0].name or "value"
-    node = new_node(names, stem, op_type, inputs, attributes, domain=domain)
+    name_hint = name_hint or before.outputs[0].name or "value"
+    node = new_node(names, name_hint, op_type, inputs, attributes, domain=domain)
     before.prepend(node)
     return node.outputs[0]
 
@@ -293,7 +296,8 @@ def insert(
 class NodeInserter:
     """An inserter of nodes: ``inserter.Concat(x, y, axis=0)`` returns the result.
 
-    The names of new results begin with the name of a result of that node.
+    Nodes are inserted before a node. The names of new results begin with the name of a result of
+    that node.
     """
 
     def __init__(self, before: ir.Node, names: Names) -> None:
@@ -313,7 +317,7 @@ class NodeInserter:
 
 def new_node(
     names: Names,
-    stem: str,
+    name_hint: str,
     op_type: str,
     inputs: Sequence[ir.Value | None],
     attributes: Mapping[str, Any] | None = None,
@@ -325,18 +329,18 @@ def new_node(
 
     Args:
         names: The names in use.
-        stem: The prefix of the new names.
+        name_hint: The prefix of the new names.
         op_type: The type of the op.
         inputs: The operands; None for omitted ones.
         attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
         domain: The domain of the op.
         outputs: The number of results.
     """
-    stem = f"{stem}/{op_type}"
-    name = names.fresh(stem, for_node=True)
+    prefix = f"{name_hint}/{op_type}"
+    name = names.fresh(prefix, for_node=True)
     node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
     for value in node.outputs:
-        value.name = names.fresh(stem)
+        value.name = names.fresh(prefix)
     return node
 
 
@@ -345,7 +349,7 @@ def insert_constant(
     names: Names,
     array: npt.NDArray[Any] | Sequence[int],
     *,
-    stem: str | None = None,
+    name_hint: str | None = None,
     in_function: bool = False,
 ) -> ir.Value:
     """Insert a new constant that ``before`` and all later nodes can read, and return its value.
@@ -353,12 +357,12 @@ def insert_constant(
     A list becomes a vector of int64. The constant is an initializer, or in functions, which have no
     initializers, the result of a Constant node.
     """
-    stem = f"{stem or before.outputs[0].name or 'value'}/constant"
-    name = names.fresh(stem)
+    prefix = f"{name_hint or before.outputs[0].name or 'value'}/constant"
+    name = names.fresh(prefix)
     dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
     tensor = ir.Tensor(np.array(array, dtype, order="C"), name=name)
     if in_function:
-        node = constant_node(tensor, names.fresh(stem, for_node=True))
+        node = constant_node(tensor, names.fresh(prefix, for_node=True))
         before.prepend(node)
         return node.outputs[0]
     assert before.graph is not None
@@ -371,7 +375,7 @@ def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
     Its output has the name, type and shape of the tensor.
     """
     value = ir.AttrTensor("value", tensor)
-    # onnx-ir invents a name if it is None
+    # onnx-ir generates a name if it is None
     node = ir.Node("", "Constant", [], [value], num_outputs=1, name=name or "")
     _describe(node.outputs[0], tensor)
     return node

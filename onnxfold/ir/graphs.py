@@ -1,4 +1,4 @@
-"""Queries of the graphs, subgraphs and constant nodes of a model, and types as text."""
+"""Queries of the graphs, subgraphs and constant nodes of a model, and texts of types."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.ir.onnx_ir_private import holders_in, holds_graphs, nodes_in
+from onnxfold.ir.onnx_ir_private import has_subgraphs, nodes_in, nodes_with_subgraphs
 
-_NUMBERS = {
+# The dtypes of the numeric attributes of Constant.
+_NUMBER_DTYPES = {
     **dict.fromkeys(("value_int", "value_ints"), np.int64),
     **dict.fromkeys(("value_float", "value_floats"), np.float32),
 }
@@ -22,7 +23,7 @@ _GRAPHS = ir.AttributeType.GRAPHS
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
     """Return the subgraphs in a node's attributes."""
-    return _graphs_in(node.attributes.values()) if holds_graphs(node) else ()
+    return _graphs_in(node.attributes.values()) if has_subgraphs(node) else ()
 
 
 def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
@@ -34,11 +35,11 @@ def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def has_references(node: ir.Node) -> bool:
-    """Return whether a node or its subgraphs refer to an attribute of the function."""
+    """Return whether a node or its subgraphs refer to an attribute of their function."""
     for attribute in node.attributes.data.values():
         if attribute.is_ref():
             return True
-    if not holds_graphs(node):
+    if not has_subgraphs(node):
         return False
     return any(has_references(inner) for graph in subgraphs_of(node) for inner in graph)
 
@@ -53,30 +54,30 @@ def all_graphs(model: ir.Model) -> list[ir.Graph]:
 
     Graphs in default values of functions' attributes are included.
     """
-    found = root_graphs(model)
+    graphs = root_graphs(model)
     for function in model.functions.values():
-        found.extend(_graphs_in(function.attributes.values()))
-    for graph in found:  # the list grows during the iteration
-        for node in holders_in(graph):
-            found.extend(subgraphs_of(node))
-    return found
+        graphs.extend(_graphs_in(function.attributes.values()))
+    for graph in graphs:  # the list grows during the iteration
+        for node in nodes_with_subgraphs(graph):
+            graphs.extend(subgraphs_of(node))
+    return graphs
 
 
 def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
-    found: list[ir.Graph] = []
+    graphs: list[ir.Graph] = []
     for attribute in attributes:
         if attribute.type is _GRAPH and not attribute.is_ref():
-            found.append(attribute.as_graph())
+            graphs.append(attribute.as_graph())
         elif attribute.type is _GRAPHS and not attribute.is_ref():
-            found.extend(attribute.as_graphs())
-    return found
+            graphs.extend(attribute.as_graphs())
+    return graphs
 
 
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
     """Return the value of a ``Constant`` node's attribute as a tensor.
 
-    The result is None for a reference to an attribute of a function. A new tensor gets the name; a
-    tensor in the attribute keeps its own.
+    The result is None for a reference to an attribute of a function. A new tensor gets the name. A
+    tensor in the attribute keeps its own name.
 
     Raises:
         KeyError: ``Constant`` has no such attribute.
@@ -89,11 +90,11 @@ def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
         tensor: ir.TensorProtocol = value  # as_tensor() checks a protocol, which is slow
         return tensor
     if kind in ("value_string", "value_strings"):
-        texts = [value] if kind == "value_string" else list(value)
-        shape = ir.Shape([] if kind == "value_string" else [len(texts)])
-        encoded = [s if isinstance(s, bytes) else s.encode() for s in texts]
+        strings = [value] if kind == "value_string" else list(value)
+        shape = ir.Shape([] if kind == "value_string" else [len(strings)])
+        encoded = [s if isinstance(s, bytes) else s.encode() for s in strings]
         return ir.StringTensor(encoded, shape=shape, name=name)
-    return ir.Tensor(np.array(value, _NUMBERS[kind]), name=name)
+    return ir.Tensor(np.array(value, _NUMBER_DTYPES[kind]), name=name)
 
 
 def is_constant_node(node: ir.Node) -> bool:
@@ -124,17 +125,17 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
 
 def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op name, including those in subgraphs and functions; see `op_name`."""
-    found: Counter[ir.OperatorIdentifier] = Counter()
+    identifiers: Counter[ir.OperatorIdentifier] = Counter()
     for graph in all_graphs(model):
-        found.update(map(ir.Node.op_identifier, nodes_in(graph)))
+        identifiers.update(map(ir.Node.op_identifier, nodes_in(graph)))
     counts: Counter[str] = Counter()
-    for (domain, op_type, _), count in found.items():
+    for (domain, op_type, _), count in identifiers.items():
         counts[f"{domain}::{op_type}" if domain else op_type] += count
     return counts
 
 
 def op_name(node: ir.Node) -> str:
-    """Return the op type; for ops outside the ONNX domain, "domain::Op"."""
+    """Return the op type, or "domain::Op" for ops outside the ONNX domain."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
@@ -158,18 +159,20 @@ def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[obj
     return f"{name}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
+# Names of dimensions that onnx-ir evaluates as arithmetic expressions. Powers are excluded.
 _EXPRESSION = re.compile(r"(?!.*\*\*)[\w +\-*/%(),.]{1,200}")
+# Names that exporters write for unknown sizes, such as "?", "-1" and "None".
 _ANY_SIZE = re.compile(r"[\W\d]*|None")
 
 
 def name_of(dim: int | ir.SymbolicDim) -> str | None:
-    """Return the name of a dynamic dimension; None for "?", "-1" and "None" of exporters."""
+    """Return the name of a dynamic dimension; None for names that mean an unknown size."""
     name = None if isinstance(dim, int) else dim.value
     return None if name is None or _ANY_SIZE.fullmatch(name) else name
 
 
 def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
-    """Return the names in the expression of a dimension. Any other text is a single name."""
+    """Return the names in the expression of a dimension; any other text is a single name."""
     if dim.value is None:
         return frozenset()
     try:
@@ -204,7 +207,7 @@ def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
 
 
 def attribute_text(attribute: ir.Attr) -> str:
-    """Return the value of an attribute as text; the type of a tensor; "..." for graphs."""
+    """Return an attribute as text: its value, the type of a tensor, or "..." for graphs."""
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:

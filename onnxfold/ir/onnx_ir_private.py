@@ -19,7 +19,10 @@ _Tensor = TypeVar("_Tensor", bound=TensorBase)
 
 
 def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
-    """Return whether a tensor is of a class; ``isinstance`` is slow for classes with protocols."""
+    """Return whether a tensor is an instance of a class.
+
+    ``isinstance`` is slow for classes that implement protocols.
+    """
     return kind in type(tensor).__mro__
 
 
@@ -34,8 +37,9 @@ def is_used(value: ir.Value) -> bool:
 
 
 def is_unused(node: ir.Node) -> bool:
-    """Return whether all results of a node are unused; every pass calls this for every node."""
-    for value in node._outputs:  # noqa: SIM110, a generator takes longer
+    """Return whether all results of a node are unused."""
+    # every pass calls this for every node, and a generator takes longer than the loop
+    for value in node._outputs:  # noqa: SIM110
         if value._uses or value._is_graph_output:
             return False
     return True
@@ -56,18 +60,21 @@ def nodes_in(graph: ir.Graph) -> list[ir.Node]:
     return [*map(operator.attrgetter("value"), graph._nodes._value_ids_to_boxes.values())]
 
 
-def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
-    """Return the nodes of a graph that have subgraphs, in order; few graphs have such nodes."""
-    holders = set[ir.Node]()
+def nodes_with_subgraphs(graph: ir.Graph) -> Collection[ir.Node]:
+    """Return the nodes of a graph that have subgraphs, in order.
+
+    Few graphs have such nodes, so the nodes are visited in order only if there are any.
+    """
+    parents = set[ir.Node]()
     for node in nodes_in(graph):
         for attribute in node._attributes.data.values():
             if attribute._type in _GRAPHS:
-                holders.add(node)
-    return [*filter(holders.__contains__, nodes_of(graph))] if holders else ()
+                parents.add(node)
+    return [*filter(parents.__contains__, nodes_of(graph))] if parents else ()
 
 
-def holds_graphs(node: ir.Node) -> bool:
-    """Return whether a node has subgraphs; property calls for all attributes would be slow."""
+def has_subgraphs(node: ir.Node) -> bool:
+    """Return whether a node has subgraphs. Reading properties of all attributes would be slow."""
     for attribute in node._attributes.data.values():  # noqa: SIM110, a generator takes longer
         if attribute._type in _GRAPHS:
             return True
@@ -75,13 +82,13 @@ def holds_graphs(node: ir.Node) -> bool:
 
 
 def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
-    """Return an entry of the ``meta``, or None; reading ``meta`` would create four objects."""
+    """Return an entry of the ``meta``, or None. Reading ``meta`` would create four objects."""
     store = owner._metadata
     return None if store is None else store.data.get(key)
 
 
 def metadata_of(owner: ir.Node | ir.Value) -> MutableMapping[str, str] | None:
-    """Return the ``metadata_props`` of a node or value; None instead of creating empty ones."""
+    """Return the ``metadata_props`` of a node or value, or None if they do not exist yet."""
     return owner._metadata_props
 
 
@@ -104,7 +111,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
 
 
 def detach_inputs(node: ir.Node) -> list[ir.Value]:
-    """Remove all inputs of a node, and return them; faster than one `set_input` for each."""
+    """Remove all inputs of a node, and return them. This is faster than `set_input` for each."""
     operands = []
     for k, value in enumerate(node._inputs):
         if value is not None:
@@ -114,7 +121,7 @@ def detach_inputs(node: ir.Node) -> list[ir.Value]:
     return operands
 
 
-def take_out(nodes: Iterable[ir.Node]) -> None:
+def unlink(nodes: Iterable[ir.Node]) -> None:
     """Remove nodes from their graphs, if any, without the checks of `ir.Graph.remove`."""
     for node in nodes:
         if node._graph is not None:
@@ -152,7 +159,7 @@ def dismantled(model: ir.Model) -> Iterator[None]:
 
 def root_cause(error: BaseException) -> str:
     """Return the message of the first exception in the chain of an error of onnx-ir."""
-    # The context counts, too: onnx-ir's error reporting raises a TypeError for external tensors.
+    # The context also matters: onnx-ir's error reporting raises a TypeError for external tensors.
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return str(error) or type(error).__name__

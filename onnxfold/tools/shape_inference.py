@@ -18,7 +18,7 @@ from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.api.signatures import Progress, checked
 from onnxfold.ir import storage
 from onnxfold.ir.graphs import op_name
-from onnxfold.ir.onnx_ir_private import dismantled, holders_in, meta_entry, nodes_of
+from onnxfold.ir.onnx_ir_private import dismantled, meta_entry, nodes_of, nodes_with_subgraphs
 from onnxfold.ir.storage import ModelLike, ModelT, PathLike, VerbatimModel
 from onnxfold.ops import Op, load_ops
 from onnxfold.passes.value_info import Description, described_values
@@ -312,7 +312,7 @@ def _scopes_of_model(model: ir.Model) -> Iterator[tuple[Scope, ir.Graph]]:
     pending += [((k,), function.graph) for k, function in enumerate(model.functions.values())]
     for scope, graph in pending:  # the loop appends to the list
         yield scope, graph
-        for node in holders_in(graph):
+        for node in nodes_with_subgraphs(graph):
             output = next((value.name for value in node.outputs if value.name), None)
             if output is None:
                 continue

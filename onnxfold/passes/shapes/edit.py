@@ -46,7 +46,9 @@ class Edit:
         value = self._constants.get(key)
         if value is None:
             names = self.facts.names
-            value = insert_constant(before, names, array, stem=like.name, in_function=in_function)
+            value = insert_constant(
+                before, names, array, name_hint=like.name, in_function=in_function
+            )
             self._analysis.set(value, of_array(array, ir.DataType.from_numpy(array.dtype)))
             if not in_function:  # all nodes of the graph can read an initializer
                 self._constants[key] = value

@@ -219,7 +219,9 @@ class ShapeVectors:
         like: ir.Value,
         is_last: bool,
     ) -> ir.Value:
-        made = insert(node, self._edit.facts.names, op_type, inputs, attributes, stem=like.name)
+        made = insert(
+            node, self._edit.facts.names, op_type, inputs, attributes, name_hint=like.name
+        )
         self._analysis.set(made, fact)
         if is_last:
             known = self._analysis.of(made), self._constness.of(made)

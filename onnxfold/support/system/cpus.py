@@ -76,8 +76,8 @@ def _cpu_flags() -> frozenset[str]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return frozenset()
-    found = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-    return frozenset(found[1].split()) if found else frozenset()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
+    return frozenset(match[1].split()) if match else frozenset()
 
 
 def _cpu_model() -> str:
@@ -86,7 +86,7 @@ def _cpu_model() -> str:
         import subprocess
 
         command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.stdout.strip():
-            return done.stdout.strip()
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        if completed.stdout.strip():
+            return completed.stdout.strip()
     return platform.processor()

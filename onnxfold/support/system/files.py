@@ -31,6 +31,12 @@ _PERMISSIONS = 0o666  # of new files, before the umask of the process is applied
 # FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of Windows' winnt.h
 _FILE_SHARE_ALL = 1 | 2 | 4
 
+# OPEN_MAX in macOS's sys/syslimits.h. setrlimit(2) rejects a higher soft limit.
+_OPEN_MAX = 10240
+
+# `allow_open_files` raises the limit to this multiple, so that the next calls need not change it.
+_RAISE = 4
+
 
 # ---------------------------------------------------------------- descriptors
 
@@ -87,15 +93,13 @@ def allow_open_files(count: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY or soft >= count:
             return
-        most = hard
+        max_soft = hard
         if sys.platform == "darwin" and (hard == resource.RLIM_INFINITY or hard > _OPEN_MAX):
-            most = _OPEN_MAX
-        more = 4 * count if most == resource.RLIM_INFINITY else min(4 * count, most)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
-
-
-# OPEN_MAX in macOS's sys/syslimits.h. setrlimit(2) rejects a higher soft limit.
-_OPEN_MAX = 10240
+            max_soft = _OPEN_MAX
+        raised = _RAISE * count
+        if max_soft != resource.RLIM_INFINITY:
+            raised = min(raised, max_soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, raised), hard))
 
 
 # ---------------------------------------------------------------- names
@@ -105,14 +109,14 @@ def replace_file(new: str, path: str, aside: str, new_path: Callable[[], str]) -
     """Rename a file, and replace an existing file at the new path.
 
     Windows cannot replace a file that is open or mapped, but can rename it if it was opened by
-    `open_to_read`. Mappings of the file remain valid. Between the two renames, the path does not
-    exist.
+    `open_to_read`. In this case, the function renames both files. Mappings of the file remain
+    valid. Between the two renames, the path does not exist.
 
     Args:
         new: The path of a closed file.
         path: The new path.
-        aside: The path of a replaced file that is in use, between the two renames.
-        new_path: Returns an unused path in the same folder, for such a file afterwards.
+        aside: The path of the replaced file between the two renames.
+        new_path: Returns an unused path in the same folder, for the replaced file afterwards.
 
     Returns:
         The new path of the replaced file, or None if it was removed.
@@ -175,7 +179,7 @@ def _is_removed(path: str) -> bool:
 # ---------------------------------------------------------------- content
 
 if sys.platform == "win32":
-    # a usual lock, because Windows has no forks, which could copy it while it is locked
+    # not a `forks.Lock`, because Windows has no forks
     _position_lock = threading.Lock()
 
     def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
@@ -208,7 +212,7 @@ def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -
         start: The offset in the source.
         offset: The offset in the target.
     """
-    # Python lacks this function if it is built with an old C library.
+    # Python lacks this function if it was built with an old C library.
     if sys.platform == "linux" and hasattr(os, "copy_file_range"):
         with contextlib.suppress(OSError):
             return os.copy_file_range(source, target, nbytes, start, offset)
@@ -218,7 +222,8 @@ def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -
 def release_pages(mapped: mmap.mmap, start: int, nbytes: int) -> None:
     """Remove unmodified pages of a mapped file from the memory of this process.
 
-    They are read again on access. Windows has no such call. It removes them under memory pressure.
+    The system reads the pages again on access. Windows has no such call, but removes such pages
+    under memory pressure.
     """
     if sys.platform != "win32":
         mapped.madvise(mmap.MADV_DONTNEED, start, nbytes)

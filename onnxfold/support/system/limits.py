@@ -1,9 +1,9 @@
 """Limits of the memory and the CPU time of this process.
 
 Linux limits both, and the memory of each process that this one starts (RLIMIT_DATA). macOS only
-limits the CPU time, and Windows neither of them. In these cases, a thread of this process measures
-memory and time several times a second, and ends the process if they exceed a limit (`watched`).
-Memory can exceed the limit between two measurements.
+limits the CPU time. Windows has no limits. Where a limit is missing, a thread of this process
+measures memory and time several times a second, and ends the process if they exceed the limit
+(`watched`). Memory can exceed the limit between two measurements.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
         return
     import psutil
 
-    most_cpu = time.process_time() + cpu_seconds if cpu_seconds else math.inf
-    most_memory = None
+    max_cpu_seconds = time.process_time() + cpu_seconds if cpu_seconds else math.inf
+    max_bytes = None
     if memory is not None:
-        most_memory = _private_bytes(psutil.Process()) + _SLACK + memory
+        max_bytes = _private_bytes(psutil.Process()) + _SLACK + memory
     done = threading.Event()
-    watch = threading.Thread(target=_watch, args=(most_cpu, most_memory, done), daemon=True)
+    watch = threading.Thread(target=_watch, args=(max_cpu_seconds, max_bytes, done), daemon=True)
     watch.start()
     try:
         yield
@@ -97,12 +97,12 @@ def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
         watch.join()
 
 
-def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> None:
+def _watch(max_cpu_seconds: float, max_bytes: int | None, done: threading.Event) -> None:
     """End this process if it exceeds its limits, until ``done`` is set. Then measure once more.
 
     Args:
-        most_cpu: The maximum of CPU seconds since the process started.
-        most_memory: The maximum of bytes of this process, and of each process that it started.
+        max_cpu_seconds: The maximum of CPU seconds since the process started.
+        max_bytes: The maximum of private bytes of this process and of each process it started.
         done: An event that is set when the limits end.
     """
     import psutil
@@ -112,17 +112,17 @@ def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> N
     is_last = False
     while not is_last:
         is_last = done.wait(_OWN_INTERVAL)
-        if time.process_time() > most_cpu:
+        if time.process_time() > max_cpu_seconds:
             _end(WATCHED_CPU_CODE)
-        if most_memory is None:
+        if max_bytes is None:
             continue
-        if _private_bytes(own) > most_memory:
+        if _private_bytes(own) > max_bytes:
             _end(MEMORY_LIMIT_CODE)
         if time.monotonic() < next_descendants:
             continue
         for process in own.children(recursive=True):
             with contextlib.suppress(psutil.Error):  # the process has ended
-                if _private_bytes(process) > most_memory:
+                if _private_bytes(process) > max_bytes:
                     _end(MEMORY_LIMIT_CODE)
         next_descendants = time.monotonic() + _DESCENDANTS_INTERVAL
 
@@ -149,19 +149,19 @@ if sys.platform == "linux":
     @contextlib.contextmanager
     def _limited_memory(memory: int | None) -> Iterator[None]:
         """Limit the private memory of this process, and of those that it starts, by RLIMIT_DATA."""
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = most
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = hard
         if memory is not None:
             status = Path("/proc/self/status").read_text(encoding="ascii")
             own = int(status.partition("VmData:")[2].split()[0]) << 10
             limit = own + _SLACK + memory
-            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+            limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             yield
         finally:
-            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+            resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 else:
 

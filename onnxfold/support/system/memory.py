@@ -50,15 +50,18 @@ def memory_of_the_machine() -> int:
 
 
 def allocatable_memory() -> int:
-    """Return the bytes of main memory. On Linux, limits of this process can reduce them."""
-    most = memory_of_the_machine()
+    """Return the bytes that this process can allocate.
+
+    This is the size of the main memory, or less if Linux limits the memory of this process.
+    """
+    nbytes = memory_of_the_machine()
     if sys.platform == "linux":
         for limit, field in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
             soft, _ = resource.getrlimit(limit)
             if soft != resource.RLIM_INFINITY:
                 pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[field]
-                most = min(most, soft - int(pages) * resource.getpagesize())
-    return most
+                nbytes = min(nbytes, soft - int(pages) * resource.getpagesize())
+    return nbytes
 
 
 def available_memory() -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import subprocess
 
 
-# In ntstatus.h of Windows. `abort` ends a process in the same way as an overrun of a buffer.
+# Status codes in ntstatus.h of Windows. `abort` ends a process with the code of a buffer overrun.
 _WINDOWS_CRASHES = {
     0xC0000005: "access violation",
     0xC0000017: "out of memory",

@@ -47,11 +47,11 @@ def for_each(
     spent: list[float] = []
 
     def timed(item: Item) -> None:
-        began = cpu_time()
+        start = cpu_time()
         try:
             work(item)
         finally:
-            spent.append(cpu_time() - began)
+            spent.append(cpu_time() - start)
 
     executor = ThreadPoolExecutor(threads, "onnxfold-block")
     try:

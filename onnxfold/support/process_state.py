@@ -33,20 +33,20 @@ class ProcessState:
         forks.reset_after_fork(self, ProcessState._forget_closings)
 
     def shared(self, kind: Callable[[], Kind]) -> Kind:
-        """Return the object of a class that all threads share; the first call creates it.
+        """Return the object of a class that all threads share. The first call creates the object.
 
         Args:
-            kind: A class whose objects are created without arguments. If it has a method ``close``,
-                that is called when this state is closed.
+            kind: A class whose objects are created without arguments. If the class has a method
+                ``close``, this state calls it when the state is closed.
         """
-        found: Kind | None = self._shared.get(kind)
-        if found is None:
+        instance: Kind | None = self._shared.get(kind)
+        if instance is None:
             with self._lock:
-                found = self._shared.get(kind)
-                if found is None:
-                    found = kind()
-                    self._shared[kind] = found
-        return found
+                instance = self._shared.get(kind)
+                if instance is None:
+                    instance = kind()
+                    self._shared[kind] = instance
+        return instance
 
     def close_with(self, owner: object, close: Callable[[], object]) -> None:
         """Call a function when its owner is destroyed, this state is closed, or Python exits.
@@ -68,9 +68,9 @@ class ProcessState:
         """
         for key in list(self._closings):
             self._close(key)
-        for each in list(self._shared.values()):
-            if hasattr(each, "close"):
-                each.close()
+        for instance in list(self._shared.values()):
+            if hasattr(instance, "close"):
+                instance.close()
 
     def __enter__(self) -> ProcessState:
         return self

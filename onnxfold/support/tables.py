@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
 # Columns if the output is not a terminal. Tables may be wider.
 _WIDTH = 160
+# Lines of a terminal of unknown size. They are not used, but Python requires a number.
+_HEIGHT = 24
 # Maximum number of characters of a text that is not wrapped.
-_SHORT = 12
+_MAX_UNWRAPPED = 12
+# Characters between two columns: the padding of both columns and the divider. Collapsed padding is
+# one character for both columns.
+_GAP = 3
+_COLLAPSED_GAP = 2
 # Seconds before a progress bar appears.
 _DELAY = 1.0
 
@@ -53,7 +59,7 @@ class Printable:
         raise NotImplementedError
 
     def to_text(self, **options: Any) -> str:
-        """Return the result as text; some results accept options, such as ``verbose=True``."""
+        """Return the result as text. Some results accept options, such as ``verbose=True``."""
         return render(*self._text_parts(**options))
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,11 +81,12 @@ def _document(part: Any) -> Any:
     """
     if dataclasses.is_dataclass(part):
         names = [field.name for field in dataclasses.fields(part)]
-        return {n: _document(getattr(part, n)) for n in (*names, *getattr(part, "_derived", ()))}
+        names += getattr(part, "_derived", ())
+        return {name: _document(getattr(part, name)) for name in names}
     if isinstance(part, Mapping):
-        return {key: _document(each) for key, each in part.items()}
+        return {key: _document(value) for key, value in part.items()}
     if isinstance(part, (list, tuple)):
-        return [_document(each) for each in part]
+        return [_document(element) for element in part]
     return str(part) if isinstance(part, float) and not math.isfinite(part) else part
 
 
@@ -114,7 +121,7 @@ def render(*parts: str | Table) -> str:
     console = Console(
         file=text,
         force_terminal=terminal,
-        width=shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH,
+        width=shutil.get_terminal_size((_WIDTH, _HEIGHT)).columns if terminal else _WIDTH,
         markup=False,  # names may contain brackets
         emoji=False,
         highlight=False,
@@ -132,24 +139,28 @@ def html_of(*parts: str | Table) -> str:
     """Return lines and tables as HTML."""
     from html import escape
 
-    made = []
-    for part in parts:
-        if isinstance(part, Table):
-            sides = ["right" if title.startswith(">") else "left" for title in part.titles]
-            titles = [title.removeprefix(">") for title in part.titles]
-            rows = [("th", titles), *(("td", row) for row in part.rows)]
-            head, *body = (
-                "".join(
-                    f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
-                    for text, side in zip(texts, sides, strict=True)
-                )
-                for tag, texts in (*rows, *(("th", row) for row in part.totals))
-            )
-            lines = "".join(f"<tr>{row}</tr>" for row in body)
-            made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
-        elif part:
-            made.append(f"<pre>{escape(printable(part))}</pre>")
-    return "\n".join(made)
+    return "\n".join(
+        _html_table(part) if isinstance(part, Table) else f"<pre>{escape(printable(part))}</pre>"
+        for part in parts
+        if part
+    )
+
+
+def _html_table(table: Table) -> str:
+    from html import escape
+
+    alignments = ["right" if title.startswith(">") else "left" for title in table.titles]
+
+    def row(tag: str, texts: Sequence[str]) -> str:
+        cells = (
+            f'<{tag} style="text-align: {alignment}">{escape(printable(text))}</{tag}>'
+            for text, alignment in zip(texts, alignments, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    head = row("th", [title.removeprefix(">") for title in table.titles])
+    body = [row("td", texts) for texts in table.rows] + [row("th", texts) for texts in table.totals]
+    return f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def _rich(table: Table, columns: int) -> RichTable:
@@ -162,30 +173,36 @@ def _rich(table: Table, columns: int) -> RichTable:
 
     is_ascii = "─".encode(sys.stdout.encoding or "utf-8", "replace") == b"?"
     box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if is_ascii else SIMPLE_HEAD
-    texts = (table.titles, *table.rows), (*table.totals,)
-    (titles, *rows), totals = ([list(map(printable, row)) for row in part] for part in texts)
-    table = Table(titles, rows, totals)
+    titles = [printable(title) for title in table.titles]
+    rows = [[printable(text) for text in row] for row in table.rows]
+    totals = [[printable(text) for text in row] for row in table.totals]
 
-    def minimum_width(made: Table) -> int:  # with wrapped texts
-        return max(columns, sum(min(width, _SHORT) + 2 for width in _widths(made)) - 2)
+    def width_if_wrapped(candidate: Table) -> int:
+        widths = [min(width, _MAX_UNWRAPPED) for width in _widths(candidate)]
+        return max(columns, sum(widths) + _COLLAPSED_GAP * (len(widths) - 1))
 
-    first, *others = [title.removeprefix(">") for title in titles]
-    columns_of_rows = zip(others, *(row[1:] for row in (*rows, *totals)), strict=True)
-    titles_of_rows = (first, *(f">{row[0]}" for row in (*rows, *totals)))
-    transposed = Table(titles_of_rows, list(columns_of_rows))
-    table = min(table, transposed, key=minimum_width)
+    candidates = (Table(titles, rows, totals), _transposed(titles, [*rows, *totals]))
+    table = min(candidates, key=width_if_wrapped)
     widths = _widths(table)
-    made = RichTable(box=box, show_edge=False, pad_edge=False)
-    made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
+    result = RichTable(box=box, show_edge=False, pad_edge=False)
+    result.collapse_padding = sum(widths) + _GAP * (len(widths) - 1) > columns
     for title, width in zip(table.titles, widths, strict=True):
-        made.add_column(title.removeprefix(">"), overflow="fold", no_wrap=width <= _SHORT)
-        made.columns[-1].justify = "right" if title.startswith(">") else "left"
+        no_wrap = width <= _MAX_UNWRAPPED
+        result.add_column(title.removeprefix(">"), overflow="fold", no_wrap=no_wrap)
+        result.columns[-1].justify = "right" if title.startswith(">") else "left"
     for row in table.rows:
-        made.add_row(*row)
-    made.add_section()
+        result.add_row(*row)
+    result.add_section()
     for row in table.totals:
-        made.add_row(*row, style="bold")
-    return made
+        result.add_row(*row, style="bold")
+    return result
+
+
+def _transposed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table with a row for each column. Its titles are the first texts of the rows."""
+    first, *row_titles = [title.removeprefix(">") for title in titles]
+    columns = zip(row_titles, *(row[1:] for row in rows), strict=True)
+    return Table((first, *(f">{row[0]}" for row in rows)), list(columns))
 
 
 def _widths(table: Table) -> list[int]:
@@ -227,10 +244,10 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def first_of(names: Sequence[str], most: int) -> str:
+def first_of(names: Sequence[str], max_names: int) -> str:
     """Return the first names and the number of others, such as "a, b and 3 more"."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + more
 
 
 class LateProgress(contextlib.ExitStack):
@@ -247,7 +264,7 @@ class LateProgress(contextlib.ExitStack):
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Show that `done` of `total` units of a stage are done."""
+        """Update the bar of a stage, in units of work."""
         if not self._enabled or time.monotonic() - self._start < _DELAY:
             return
         if self._bar is None:

@@ -13,14 +13,14 @@ from onnxfold.support.system import trim_heap
 def paused_garbage_collection() -> Iterator[None]:
     """Pause garbage collection.
 
-    A large graph has millions of objects. Visiting them takes long, and all of them are in use.
+    A large graph has millions of objects. Visiting them takes long and frees no memory.
     """
-    enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if was_enabled:
             gc.enable()
 
 
@@ -29,7 +29,7 @@ trims: list[Callable[[], None]] = []
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the system that the C library or another allocator keeps."""
+    """Make the C library and other allocators return freed memory to the system."""
     for trim in trims:
         trim()
     trim_heap()

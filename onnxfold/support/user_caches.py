@@ -27,7 +27,7 @@ def user_folder(name: str) -> Path:
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache_home):  # the specification ignores relative paths
         cache_home = ""
-    # Absolute parts replace the parts before them. Without a home folder, the path is below
+    # An absolute part replaces the parts before it. Without a home folder, the path is below
     # os.devnull, where no folder can be created.
     return Path(os.devnull, os.path.expanduser("~"), ".cache", cache_home, "onnxfold", name)
 
@@ -36,7 +36,8 @@ def make_folder(folder: Path) -> None:
     """Create a folder of `user_folder` if it does not exist.
 
     Raises:
-        OnnxFoldError: It cannot be created: there is no home folder, or it is read-only.
+        OnnxFoldError: The folder cannot be created, because there is no home folder or its parent
+            is read-only.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

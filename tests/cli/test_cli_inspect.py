@@ -319,7 +319,7 @@ def test_kernels_of_a_bundle_and_the_backend_in_use(done, bundle, monkeypatch):
     monkeypatch.setattr(Kernel, "is_slower", True)
     (here,) = json.loads(done("inspect", folder, "--json").out)["here"]
     assert (here["backend"], here["target_cpu"]) == ("onnxruntime", None)
-    assert here["reason"] == "it is faster than the kernel that iree made"
+    assert here["reason"] == "onnxruntime is faster than the kernel that iree compiled"
 
 
 @needs_iree

@@ -271,7 +271,8 @@ class _FoldStore:
     def path(self, key: Hashable) -> str:
         """Return the subfolder of a key.
 
-        Its name contains the versions and the CPU, on which the bits of the tensors depend.
+        Its name is a hash of the key, the versions and the CPU. The bits of the tensors depend on
+        all of these.
         """
         versions = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
         text = repr((_FORMAT, versions, cpu_features(), key))

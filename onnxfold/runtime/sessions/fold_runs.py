@@ -1,8 +1,8 @@
-"""Run runtime_fold for a session: values of runtime constants, folds, and kernels compiled ahead.
+"""Run runtime_fold for a session, and compile its kernels in the background.
 
-Changed values are detected by comparison. runtime_fold runs group by group, on compiled kernels
-where they exist and on onnxruntime otherwise. For a model in memory, kernels are compiled in
-another process, while onnxruntime runs the folds.
+runtime_fold runs group by group. Compiled kernels compute the components for which they exist, and
+onnxruntime computes the others. For a model in memory, a child process compiles the kernels, and
+onnxruntime runs the folds until the kernels are loaded.
 """
 
 from __future__ import annotations
@@ -53,19 +53,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 _COMPILATION_DELAY = 1.0
-"""Seconds between the first fold and the compilation, which would slow down the first run."""
+"""Seconds between the first fold and the start of the compilation, which would slow down the first
+run."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The backend that computes some folded tensors, with the reason if it is not the selected one.
+    """The backend that computes a component of runtime_fold.
 
     Attributes:
-        outputs: Names of the tensors.
-        reason: The reason why onnxruntime replaces the selected backend; None if it does not.
-        kernel_seconds: The run time of the compiled kernel in the manifest; None without a kernel.
-        onnxruntime_seconds: The run time of onnxruntime for the same tensors.
-        target_cpu: The CPU level of the kernel; None if onnxruntime computes the tensors.
+        outputs: Names of the folded tensors that the component computes.
+        backend: The name of the backend.
+        reason: The reason why onnxruntime replaces the selected backend. None if it does not.
+        kernel_seconds: Run time of the compiled kernel in seconds, from the manifest. None without
+            a kernel.
+        onnxruntime_seconds: Run time of onnxruntime for the same tensors in seconds, from the
+            manifest.
+        target_cpu: The CPU level of the kernel. None if onnxruntime computes the tensors.
     """
 
     outputs: list[str]
@@ -85,16 +89,16 @@ class FoldStatistics:
 
 
 class _Unit:
-    """Components of a group that have the same kernel, with different weights.
+    """Components of a group that have the same kernel with different weights.
 
-    Either the kernel runs all of them, or onnxruntime does in one session. ``choice`` selects one
-    of the two. Without it, the kernel runs.
+    Either the kernel computes all components, or onnxruntime computes all of them in one session.
+    ``choice`` selects one of the two. If it is None, the kernel runs.
     """
 
     def __init__(self, kernels: Kernels, components: list[tuple[str, ...]], is_auto: bool) -> None:
         self.components = components
         self._kernels = kernels
-        # Bytes of one component. All components have the same kernel.
+        # The bytes of one component, which are equal for all components.
         self._static_bytes = static_bytes_of_call(self.loaded()[0][1].kernel)
         self.choice: Choice | None = None
         if is_auto:
@@ -117,14 +121,14 @@ class _Unit:
     def bytes_of_run(
         self, loaded: Sequence[tuple[tuple[str, ...], Loaded]], constants: Mapping[str, Any]
     ) -> int:
-        """Return the bytes of all values of a run, which are the same in each run if known."""
+        """Return the bytes of all values of a run."""
         if self._static_bytes is not None:
             return len(loaded) * self._static_bytes
         return sum(bytes_of_call(kernel, constants) for _, (kernel, _) in loaded)
 
 
 def _units(group: Group, kernels: Kernels, is_auto: bool) -> list[_Unit]:
-    """Return the components of a group that have a loaded kernel, by kernel."""
+    """Return one unit for each loaded kernel of a group."""
     by_files: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for names in map(tuple, group.components):
         loaded = kernels.get(names)
@@ -135,9 +139,10 @@ def _units(group: Group, kernels: Kernels, is_auto: bool) -> list[_Unit]:
 
 @dataclass(eq=False)
 class SessionFolding:
-    """Computation of the folded tensors of one session, with the session options of the caller.
+    """Compute the folded tensors of one session, with the session options of the caller.
 
-    With ``strict``, a kernel that fails or does not accept its inputs is an error.
+    With ``strict``, it is an error if a kernel fails or rejects its inputs. Otherwise onnxruntime
+    replaces the kernel.
 
     Attributes:
         sizes: The sizes of symbolic dimensions in the first fold.
@@ -164,11 +169,11 @@ class SessionFolding:
         return self._own_sessions.get(dict)
 
     def load_kernels(self) -> None:
-        """Use the kernels of the bundle from the next fold on.
+        """Load the kernels of the bundle, and use them from the next fold on.
 
-        Keys of folded tensors contain the kernels that may run. `auto` has keys of its own: either
-        backend may make the tensors of such a key, and all readers get the same tensors. A session
-        that names a backend never reads them.
+        The cache keys of folded tensors contain the kernels that may run. With `auto`, the keys are
+        different: either backend may compute the tensors of such a key. Sessions that name a
+        backend never read these tensors.
         """
         bundle = self.bundle
         keys = []
@@ -195,43 +200,48 @@ class SessionFolding:
     def open(self) -> None:
         """Open the sessions on the groups that have no kernel."""
         _, units, _ = self._kernels
-        for group, own in zip(self.bundle.manifest.groups, units, strict=True):
-            if not own:
-                self._opened(tuple(group.outputs))
+        for group, group_units in zip(self.bundle.manifest.groups, units, strict=True):
+            if not group_units:
+                self._session_for(tuple(group.outputs))
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
-        """Return the folded tensors, from the cache or newly computed."""
-        values = {name: given.feed for name, given in constants.items()}
+        """Return the folded tensors by group. Compute those that are not in the cache."""
+        values = {name: constant.feed for name, constant in constants.items()}
         self.sizes = self.sizes or _sizes_of(self.bundle.manifest.runtime_constants, values)
         folded = []
         (kernels, units, keys) = self._kernels
-        for group, own, key in zip(self.bundle.manifest.groups, units, keys, strict=True):
-            run = functools.partial(self._run, group, values, kernels, own)
+        for group, group_units, key in zip(self.bundle.manifest.groups, units, keys, strict=True):
+            run = functools.partial(self._run, group, values, kernels, group_units)
             if self.cache.stores_nothing:
                 folded.append(self.cache.get(None, run))
                 continue
             is_shared = self.cache.has_folder
-            set_here = [name for name in group.constants if name in constants]
-            digests = [(n, constants[n].digest(is_shared=is_shared)) for n in set_here]
+            names = [name for name in group.constants if name in constants]
+            digests = [(n, constants[n].digest(is_shared=is_shared)) for n in names]
             folded.append(self.cache.get((*key, *digests), run))
         return folded
 
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
-        made = {kernel.outputs[0]: kernel for kernel in self.bundle.manifest.kernels}
+        in_manifest = {kernel.outputs[0]: kernel for kernel in self.bundle.manifest.kernels}
         found = []
         (kernels, units, _) = self._kernels
-        choices = {names: unit.choice for own in units for unit in own for names in unit.components}
+        choices = {
+            names: unit.choice
+            for group_units in units
+            for unit in group_units
+            for names in unit.components
+        }
         for names in self.bundle.manifest.components:
-            known = made.get(names[0])
+            known = in_manifest.get(names[0])
             loaded = kernels.get(tuple(names))
             if loaded is None and self.backend not in NOT_COMPILING:
                 loaded = f"it was not compiled: split the model with the backend {self.backend}"
             choice = choices.get(tuple(names))
-            if isinstance(loaded, Loaded):  # one of the kernels of the component
+            if isinstance(loaded, Loaded):  # the manifest may have kernels for several CPU levels
                 known = loaded.kernel
             if isinstance(loaded, Loaded) and choice is not None and not choice.prefers_kernel:
-                loaded = _slower(loaded.kernel, choice)
+                loaded = _reason_for_onnxruntime(loaded.kernel, choice)
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
             times = (known.seconds, known.onnxruntime_seconds) if known else (None, None)
@@ -248,18 +258,21 @@ class SessionFolding:
         misfits: list[str] = []
         for unit in units:
             values.update(self._run_unit(unit, constants, kernels, misfits))
-        rest = tuple(name for name in group.outputs if name not in values)
-        if rest:
-            session, inputs = self._opened(rest)
+        remaining = tuple(name for name in group.outputs if name not in values)
+        if remaining:
+            session, inputs = self._session_for(remaining)
             feeds = {n: constants[n] for n in inputs if n in constants}
             try:
-                values.update(zip(rest, session.run_with_ort_values(rest, feeds), strict=True))
+                computed = session.run_with_ort_values(remaining, feeds)
+                values.update(zip(remaining, computed, strict=True))
             except Exception as error:  # the exceptions of onnxruntime have no common base class
                 if not misfits:
                     raise
-                raise UsageError(f"runtime constants do not fit: {'; '.join(misfits)}") from error
+                reasons = "; ".join(misfits)
+                raise UsageError(f"invalid values of runtime constants: {reasons}") from error
             if not group.constants:
-                self._sessions.pop(rest, None)  # the session holds weights and never runs again
+                # The session holds weights in memory and never runs again.
+                self._sessions.pop(remaining, None)
         seconds = time.perf_counter() - begin
         with self._lock:
             done = self.statistics
@@ -269,7 +282,11 @@ class SessionFolding:
     def _run_unit(
         self, unit: _Unit, constants: Mapping[str, Any], kernels: Kernels, misfits: list[str]
     ) -> dict[str, Any]:
-        """Compute the tensors of a unit, and measure it; return those that could be computed."""
+        """Compute the tensors of a unit, and record the run time.
+
+        Returns:
+            The tensors by name, without those whose kernels failed or rejected their inputs.
+        """
         loaded = unit.loaded()
         choice = unit.choice
         if not loaded:
@@ -286,20 +303,22 @@ class SessionFolding:
             if has_kernel:
                 values = self._run_kernels(loaded, constants, kernels, misfits)
             else:
-                session, inputs = self._opened(outputs)
+                session, inputs = self._session_for(outputs)
                 opening = watch.cost().wall
                 watch = Stopwatch()
                 feeds = {n: constants[n] for n in inputs if n in constants}
-                made = session.run_with_ort_values(outputs, feeds)
-                values = dict(zip(outputs, made, strict=True))
+                computed = session.run_with_ort_values(outputs, feeds)
+                values = dict(zip(outputs, computed, strict=True))
         finally:
             if len(values) < len(outputs):
                 choice.cancel(nbytes)
         if len(values) == len(outputs) and choice.add(nbytes, has_kernel, watch.cost(), opening):
             backend = loaded[0][1].kernel.backend if choice.prefers_kernel else "onnxruntime"
-            logger.info("%s folds %s faster, and replaces the other backend", backend, outputs[0])
+            message = "%s computes %s faster than the other backend and replaces it"
+            logger.info(message, backend, outputs[0])
         if not has_kernel and choice.prefers_kernel and not choice.is_trial(nbytes):
-            with self._lock:  # the session holds memory, and may not be used for a long time
+            # The session holds weights in memory, and the next trial may be much later.
+            with self._lock:
                 self._sessions.pop(outputs, None)
         return values
 
@@ -310,25 +329,25 @@ class SessionFolding:
         kernels: Kernels,
         misfits: list[str],
     ) -> dict[str, Any]:
-        """Run kernels; return the tensors of those that did not fail."""
+        """Run kernels, and return the tensors of those that did not fail."""
         values: dict[str, Any] = {}
         for names, (kernel, run) in loaded:
             try:
                 values.update((n, ort_value(v)) for n, v in run(constants).items())
             except Exception as error:  # Misfit, and all exceptions of other runtimes
                 if self.strict:
-                    reason = f"{kernel.backend} does not run it: {error}"
+                    reason = f"{kernel.backend} failed: {error}"
                     raise OnnxFoldError(reason, node=names[0]) from error
-                if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
+                if isinstance(error, Misfit):  # only in this fold, onnxruntime replaces the kernel
                     misfits.append(str(error))
-                else:  # onnxruntime computes these tensors from now on
+                else:  # in all later folds, onnxruntime replaces the kernel
                     message = "the kernel for %s failed, so onnxruntime replaces it: %s"
                     logger.warning(message, names[0], error)
                     kernels[names] = f"the kernel failed: {error}"
         return values
 
-    def _opened(self, outputs: tuple[str, ...]) -> _Opened:
-        """Return a session that computes tensors without a kernel, and the names of its inputs."""
+    def _session_for(self, outputs: tuple[str, ...]) -> _Opened:
+        """Return an onnxruntime session that computes some tensors, and the names of its inputs."""
         with self._lock:
             if outputs not in self._sessions:
                 options = fold_options(self.options)
@@ -340,25 +359,26 @@ class SessionFolding:
                     from onnxfold.runtime.bundles.in_memory import open_model
                     from onnxfold.runtime.splitting.parts import part_of
 
-                    made = [v for v in self._model.graph.outputs if v.name in outputs]
-                    session = open_model(part_of(self._model, made), options, providers)
+                    values = [v for v in self._model.graph.outputs if v.name in outputs]
+                    session = open_model(part_of(self._model, values), options, providers)
                 inputs = (*session.get_inputs(), *session.get_overridable_initializers())
                 self._sessions[outputs] = session, [value.name for value in inputs]
             return self._sessions[outputs]
 
     @cached_property
     def _model(self) -> ir.Model:
-        """The model runtime_fold, from which sessions for parts of groups are created."""
+        """The model runtime_fold, from which sessions on parts of groups are created."""
         return self.bundle.load(FOLD_FILE)
 
 
-def _slower(kernel: Kernel, choice: Choice) -> str:
+def _reason_for_onnxruntime(kernel: Kernel, choice: Choice) -> str:
     """Return the reason why onnxruntime is preferred to a kernel."""
-    name = f"the kernel that {kernel.backend} made"
+    name = f"the kernel that {kernel.backend} compiled"
     if choice.ratios is None:
-        return f"it is faster than {name}"
-    shares = f"{choice.ratios.wall:.0%} of the wall time, {choice.ratios.cpu:.0%} of the CPU time"
-    return f"in this session, it takes {shares} of {name}"
+        return f"onnxruntime is faster than {name}"
+    wall = f"{choice.ratios.wall:.0%} of the wall time"
+    cpu = f"{choice.ratios.cpu:.0%} of the CPU time"
+    return f"in this session, onnxruntime takes {wall} and {cpu} of {name}"
 
 
 def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[str, int]:
@@ -376,18 +396,18 @@ def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[st
 
 @dataclass(eq=False)
 class CompileAhead:
-    """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
+    """Compile the kernels of `auto` after the first fold, if a compiler is installed.
 
-    The compilation ends with its ``owner``. ``take`` is called in a thread with the kernels, whose
-    files are in the bundle's folder. ``sizes`` returns the sizes of symbolic dimensions in the
-    first fold. A forked process compiles on its own.
+    The compilation ends when the ``owner`` is destroyed. ``install`` is called in a thread with the
+    kernels, whose files are in the bundle's folder. ``sizes`` returns the sizes of symbolic
+    dimensions in the first fold. A forked process compiles its own kernels.
     """
 
     owner: InitVar[object]
     bundle: InMemoryBundle
-    seconds: float  # limit of one compilation
+    seconds: float  # time limit of one compilation
     nominal: Mapping[str, int]
-    take: Callable[[list[Kernel]], None]
+    install: Callable[[list[Kernel]], None]
     sizes: Callable[[], Mapping[str, int]] = dict
     target_cpu: str | Sequence[str] | None = None
 
@@ -397,17 +417,20 @@ class CompileAhead:
         self._is_closed = False
 
     def start(self, *, is_urgent: bool = False) -> None:
-        """Start if this is the first call; without delay in the second one, or if it is urgent."""
+        """Start the compilation with a delay.
+
+        The second call or a call with ``is_urgent`` ends the delay.
+        """
         if self._running.value is not None:
             is_urgent = True
         elif self._is_closed:
             return
-        running = self._running.get(self._started)
+        running = self._running.get(self._start_thread)
         if is_urgent:
             running.is_urgent.set()
 
     def wait(self) -> None:
-        """Start, and wait until the kernels have been taken or compiling them has failed."""
+        """Start the compilation, and wait until the kernels are installed or it has failed."""
         self.start(is_urgent=True)
         if self._running.value is not None:
             self._running.value.join()
@@ -418,24 +441,24 @@ class CompileAhead:
         if self._running.value is not None:
             self._running.value.close()
 
-    def _started(self) -> BackgroundThread:
+    def _start_thread(self) -> BackgroundThread:
         owner = self._owner()
-        assert owner is not None  # it calls this
+        assert owner is not None  # the owner is the caller
         THIS_PROCESS.close_with(owner, self.close)
         return BackgroundThread(self._run, delay=_COMPILATION_DELAY)
 
     def _run(self) -> None:
         try:
             if not self._is_closed:
-                self.take(self._compiled())
+                self.install(self._compile())
         except Exception as error:  # onnxruntime continues to run all components
             if not self._is_closed:
                 logger.warning("kernels are not compiled: %s", error)
                 reason = f"kernels were not compiled: {error}"
                 components = self.bundle.manifest.components
-                self.take([Kernel("onnxruntime", names, reason=reason) for names in components])
+                self.install([Kernel("onnxruntime", names, reason=reason) for names in components])
 
-    def _compiled(self) -> list[Kernel]:
+    def _compile(self) -> list[Kernel]:
         from onnxfold.runtime.backends.base import first_installed
         from onnxfold.runtime.backends.component import reasons_not_to_compile
 
@@ -444,14 +467,16 @@ class CompileAhead:
             return []
         nominal = {**self.sizes(), **self.nominal}
         sizes = {**manifest.ranks, **nominal}
-        left = reasons_not_to_compile(self.bundle.load(FOLD_FILE), manifest.components, sizes)
-        if len(left) == len(manifest.components):
-            rest = [(names, left[names[0]]) for names in manifest.components]
-            return [Kernel("onnxruntime", names, reason=reason) for names, reason in rest]
+        reasons = reasons_not_to_compile(self.bundle.load(FOLD_FILE), manifest.components, sizes)
+        if len(reasons) == len(manifest.components):
+            return [
+                Kernel("onnxruntime", names, reason=reasons[names[0]])
+                for names in manifest.components
+            ]
         folder = str(self.bundle.folder)
         request = [manifest.to_dict(), folder, self.seconds, nominal, self.target_cpu]
         with self.bundle.serialized(FOLD_FILE) as content:
             arrays = [np.frombuffer(content, np.uint8)]
-            function = "onnxfold.runtime.backends.compilation:compile_apart"
-            made, _ = isolated.run(function, request, arrays)
-        return [Kernel.from_dict(document) for document in made]
+            function = "onnxfold.runtime.backends.compilation:compile_with_low_priority"
+            documents, _ = isolated.run(function, request, arrays)
+        return [Kernel.from_dict(document) for document in documents]

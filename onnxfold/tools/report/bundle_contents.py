@@ -198,7 +198,7 @@ def _kernel_here(kernels: Sequence[Kernel], folder: Path) -> Kernel | str:
         if damage is not None:
             reasons.append(damage)
         elif kernel.is_slower:
-            return f"it is faster than the kernel that {kernel.backend} made"
+            return f"onnxruntime is faster than the kernel that {kernel.backend} compiled"
         else:
             return kernel
     return "; ".join(dict.fromkeys(reasons))

@@ -69,10 +69,13 @@ class Builder:
         self._opsets: Mapping[str, int] = scope.opsets
         self._in_function = scope.in_function
         self._name_hint = next((r.name for r in match.roots if r.name), None) or "value"
-        self._made: dict[Op, ir.Node | Buffer] = {}
+        self._results: dict[Op, ir.Node | Buffer] = {}
+        """The node of each new op, or its result in the pool."""
         self._omitted: dict[Op, bool] = {}
+        """Whether each new op is omitted."""
         self._stored: dict[Buffer, ir.Value] = {}
-        self._buffers: list[Buffer] = []
+        """The constants of the model, by their buffers in the pool."""
+        self._retained: list[Buffer] = []
         self.nodes: list[ir.Node] = []
         """The new nodes, in order."""
         self.initializers: list[ir.Value] = []
@@ -146,10 +149,10 @@ class Builder:
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
     def _node(self, op: Op) -> ir.Node | Buffer:
-        node: ir.Node | Buffer | None = self.match.bound(op) or self._made.get(op)
+        node: ir.Node | Buffer | None = self.match.bound(op) or self._results.get(op)
         if node is None:
-            node = self._make(op)
-            self._made[op] = node
+            node = self._create(op)
+            self._results[op] = node
         return node
 
     def _outputs(self, op: Op, index: int) -> Sequence[ir.Value]:
@@ -164,14 +167,49 @@ class Builder:
                     value.name = self._names.fresh(f"{self._name_hint}/{node.op_type}")
         return node.outputs
 
-    def _make(self, op: Op) -> ir.Node | Buffer:
-        """Make the node of an op, or compute it if its operands are constants."""
+    def _create(self, op: Op) -> ir.Node | Buffer:
+        """Create the node of an op, or compute its result if the operands are constants."""
         op_type, opsets, schema = self._resolve(op)
+        inputs, attributes = self._inputs_and_attributes(op, schema)
+        rule = self.match.rule
+        # the rule is for results that constant propagation does not compute, as they are too large
+        is_kept = rule.on_constants and op in rule.pair.replacements
+        values = [each for each in inputs if isinstance(each, ir.Value)]
+        is_constant = self._constness.is_constant
+        if not is_kept and op.output_count is None and all(map(is_constant, values)):
+            node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
+            computed = self._compute(op, node, inputs, opsets)
+            if computed is not None:
+                return computed
+        if opsets is not self._opsets:
+            raise Refused(f"the opset of the model has no {op_type} with these inputs")
+        self._check_dtypes(op_type, op.domain, inputs)
+        operands = [self._in_graph(each) for each in inputs]
+        count = 1 if op.output_count is None else self.match.number_of(op.output_count)
+        node = new_node(
+            self._names,
+            self._name_hint,
+            op_type,
+            operands,
+            attributes,
+            domain=op.domain,
+            outputs=count,
+        )
+        self.insert(node)
+        return node
+
+    def _inputs_and_attributes(
+        self, op: Op, schema: onnx.defs.OpSchema | None
+    ) -> tuple[list[Operand | None], dict[str, ir.Attr]]:
+        """Return the inputs of a new op, without omitted inputs at the end, and its attributes.
+
+        Numbers become constants. An attribute of a replacement may be an input in the schema.
+        """
         matched = None if op.variable is None else self.match.bound(op.variable)
-        swapped = op.variable is not None and self.match.bound(op.variable.swap)
+        is_swapped = op.variable is not None and self.match.bound(op.variable.swap)
         inputs: list[Operand | None] = []
         numbers: dict[int, Any] = {}
-        for operand in reversed(op.operands) if swapped else op.operands:
+        for operand in reversed(op.operands) if is_swapped else op.operands:
             if isinstance(operand, Rest):
                 inputs.extend(self.match.bound(operand.variable))
                 continue
@@ -194,38 +232,17 @@ class Builder:
             inputs[index] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        rule = self.match.rule
-        # the rule is for results that constant propagation does not compute, as they are too large
-        is_kept = rule.on_constants and op in rule.pair.replacements
-        values = [each for each in inputs if isinstance(each, ir.Value)]
-        is_constant = self._constness.is_constant
-        if not is_kept and op.output_count is None and all(map(is_constant, values)):
-            node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
-            computed = self._compute(op, node, inputs, opsets)
-            if computed is not None:
-                return computed
-        if opsets is not self._opsets:
-            raise Refused(f"the opset of the model has no {op_type} with these inputs")
-        version = opsets.get(op.domain)
-        for k, value in enumerate(inputs if version is not None else ()):
-            dtype_of_input = None if value is None else self._dtype_of(value)
-            if dtype_of_input is not None and not takes(
-                op_type, version or 1, op.domain, k, dtype_of_input
-            ):
-                raise Refused(f"{op_type} does not support {dtype_of_input.name}")
-        operands = [self._in_graph(each) for each in inputs]
-        count = 1 if op.output_count is None else self.match.number_of(op.output_count)
-        node = new_node(
-            self._names,
-            self._name_hint,
-            op_type,
-            operands,
-            attributes,
-            domain=op.domain,
-            outputs=count,
-        )
-        self.insert(node)
-        return node
+        return inputs, attributes
+
+    def _check_dtypes(self, op_type: str, domain: str, inputs: Sequence[Operand | None]) -> None:
+        """Refuse the rewrite if the op does not support the dtype of an input."""
+        version = self._opsets.get(domain)
+        if version is None:
+            return
+        for index, value in enumerate(inputs):
+            dtype = None if value is None else self._dtype_of(value)
+            if dtype is not None and not takes(op_type, version, domain, index, dtype):
+                raise Refused(f"{op_type} does not support {dtype.name}")
 
     def insert(self, node: ir.Node) -> None:
         """Insert a node after the other new nodes."""
@@ -244,30 +261,30 @@ class Builder:
             buffer = self._constness.buffer(each) if isinstance(each, ir.Value) else each
             if buffer is None and each is not None:
                 return None
-            operands.append(self._hold(buffer))
+            operands.append(self._retain(buffer))
         node.outputs[0].name = self._name_hint
         results = self._constness.results_of(Operation(node, operands, opsets))
-        computed = self._hold(results[0] if results else None)
+        computed = self._retain(results[0] if results else None)
         if computed is None:
             # The node may be invalid, such as a Reshape that copies a size the operand does not
             # have.
             raise Refused(f"{node.op_type} of constants cannot be computed")
-        # Constants that the rule makes may be lost in rounding, such as the epsilon of a
+        # Constants that the rule creates may be lost in rounding, such as the epsilon of a
         # normalization.
-        are_stored = not any(isinstance(each, constant) for each in op.operands)
-        if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
+        is_from_model = not any(isinstance(each, constant) for each in op.operands)
+        if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and is_from_model:
             _check_rounding(node.op_type, *operands, computed)
         return computed
 
-    def _hold(self, buffer: Buffer | None) -> Buffer | None:
+    def _retain(self, buffer: Buffer | None) -> Buffer | None:
         """Retain a buffer until the replacement is built."""
         if buffer is not None:
             buffer.pool.retain(buffer)
-            self._buffers.append(buffer)
+            self._retained.append(buffer)
         return buffer
 
     def _in_graph(self, operand: Operand | None) -> ir.Value | None:
-        """Return the value of an operand; a constant of the pool becomes one of the model."""
+        """Return the value of an operand. A buffer of the pool becomes a constant of the model."""
         if not isinstance(operand, Buffer):
             return operand
         value = self._stored.get(operand)
@@ -298,14 +315,14 @@ class Builder:
 
         It is the dtype of another input with the same type variable in the schema.
         """
-        formals = [] if schema is None else schema.inputs
-        # the last formal input may be variadic
-        formal = [formals[min(k, len(formals) - 1)] for k in range(len(inputs)) if formals]
-        type_variables = [each.type_str for each in formal] or [""] * len(inputs)
+        declared = [] if schema is None else schema.inputs
+        # the last declared input may be variadic
+        formals = [declared[min(k, len(declared) - 1)] for k in range(len(inputs)) if declared]
+        type_variables = [formal.type_str for formal in formals] or [""] * len(inputs)
         for type_variable, value in zip(type_variables, inputs, strict=True):
             if value is not None and type_variable == type_variables[index]:
                 return self._known_dtype(value)
-        if formal and list(formal[index].types) == ["tensor(int64)"]:
+        if formals and list(formals[index].types) == ["tensor(int64)"]:
             return ir.DataType.INT64
         raise Refused("the dtype of a number in the replacement is not determined")
 
@@ -332,24 +349,25 @@ class Builder:
         return self._new_constant(content, ir.DataType(dtype))
 
     def _new_constant(self, content: Any, dtype: ir.DataType) -> Buffer:
+        """Return a constant with these elements. Only rounding to a float dtype may change them."""
         exact = np.asarray(content)
         with np.errstate(all="ignore"):
             array = exact.astype(dtype.numpy())
             if array.dtype.kind in "iub":
-                are_same = (array == exact).all() and (exact.dtype == bool) == (array.dtype == bool)
-            else:  # rounding to a float dtype is allowed
-                are_same = (
-                    np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))
-                ).all()
-        if not isinstance(content, np.ndarray) and not are_same:
+                is_same_kind = (exact.dtype == bool) == (array.dtype == bool)
+                is_representable = is_same_kind and (array == exact).all()
+            else:
+                are_finite = np.isfinite(array.astype(float))
+                is_representable = (are_finite == np.isfinite(exact.astype(float))).all()
+        if not isinstance(content, np.ndarray) and not is_representable:
             raise Refused(f"{content!r} cannot be represented as {dtype.name}")
         buffer = self._constness.pool.adopt(array, dtype)
-        self._hold(buffer)
+        self._retain(buffer)
         return buffer
 
     def close(self) -> None:
         """Release the buffers. The new constants of the model retain their own."""
-        for buffer in self._buffers:
+        for buffer in self._retained:
             buffer.pool.release(buffer)
 
     def discard(self) -> None:
@@ -391,16 +409,16 @@ def unavailable_op(replacements: Iterable[Expression], opsets: Mapping[str, int]
 def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
     """Return whether a schema has the attributes and inputs that an expression mentions.
 
-    An attribute may have become an input: ``axes=`` in a replacement is made as either.
+    An attribute of older opsets may be an input in the schema: ``axes=`` stands for both.
     """
     names = [name for name, value in op.attributes.items() if value is not anything]
-    by_name = [name for name in names if name not in schema.attributes]
-    if any(place_of_input(name, schema) is None for name in by_name):
+    inputs_by_name = [name for name in names if name not in schema.attributes]
+    if any(place_of_input(name, schema) is None for name in inputs_by_name):
         return False
-    required = len([o for o in op.operands if not (isinstance(o, Rest) or is_optional(o))])
-    if required < len(op.operands):
-        return required <= schema.max_input
-    return schema.min_input <= required + len(by_name) <= schema.max_input
+    required = [o for o in op.operands if not (isinstance(o, Rest) or is_optional(o))]
+    if len(required) < len(op.operands):
+        return len(required) <= schema.max_input
+    return schema.min_input <= len(required) + len(inputs_by_name) <= schema.max_input
 
 
 def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.Attr:
@@ -421,12 +439,12 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
     return attribute
 
 
-_MOST_CHECKED = 4096
-"""Elements of the largest constants that are checked."""
+_MAX_CHECKED_ELEMENTS = 4096
+"""Number of elements of the largest constants that `_check_rounding` reads."""
 
 
 def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
-    """Refuse a result of constants that loses them in rounding, or that is not finite.
+    """Refuse to combine constants if rounding loses one of them or the result is not finite.
 
     ``x + 12582912 - 12582912`` rounds x to an integer on purpose, and ``x * 1e30 * 1e30`` may be
     finite. Such constants must not be combined.
@@ -436,11 +454,13 @@ def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
         buffers: The operands and the result. Nothing is checked if one of them is large.
 
     Raises:
-        Refused: each element of an operand or of the result is lost in rounding, or an element of
+        Refused: Each element of an operand or of the result is lost in rounding, or an element of
             the result is not finite.
     """
     arrays = [
-        b.array() for b in buffers if b is not None and b.is_known and b.size <= _MOST_CHECKED
+        buffer.array()
+        for buffer in buffers
+        if buffer is not None and buffer.is_known and buffer.size <= _MAX_CHECKED_ELEMENTS
     ]
     if len(arrays) < len(buffers) or arrays[0].dtype.kind not in "fV":
         return
@@ -453,8 +473,8 @@ def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
     if len(operands) == 1 or not total.size:
         return
     left, right = operands
-    find: Any = ml_dtypes.finfo
-    finfo = find(arrays[0].dtype)
+    finfo_of: Any = ml_dtypes.finfo  # has no annotations
+    finfo = finfo_of(arrays[0].dtype)
     if op_type in ("Add", "Sub"):
         smallest = np.minimum(np.minimum(left, right), total)
         lost = smallest < np.maximum(left, right) * math.sqrt(finfo.eps)

@@ -61,11 +61,11 @@ class DataPlan:
         self._offsets: dict[Any, int] = {}
 
     def add(self, tensor: ir.TensorProtocol, length: int, span: Span | None) -> int:
-        """Add a tensor, and return its offset in bytes; its current bytes may be at ``span``."""
+        """Add a tensor, and return its offset in bytes. Its current bytes may be at ``span``."""
         key = (span.file.key, span.offset, span.length) if span else id(tensor)
         if key not in self._offsets:
-            step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
-            offset = -(-self.file.size // step) * step
+            alignment = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+            offset = -(-self.file.size // alignment) * alignment
             self._offsets[key] = offset
             self.file.tensors.append(Hole(tensor, length, offset))
             self.file.size = offset + length
@@ -76,7 +76,7 @@ class DataPlan:
         return self.file if self.file.tensors else None
 
 
-USUAL_NAME = "model.onnx.data"
+DATA_NAME_PLACEHOLDER = "model.onnx.data"
 """Placeholder for the name of the data file, which is unknown when a model is planned."""
 
 
@@ -89,7 +89,7 @@ class SavePlan:
         data: The plan of the data file; None if no data file is written.
         shared: Bytes of tensors that remain in existing files.
         locations: Locations of those files.
-        size: Bytes of the files; exact if the name of the data file is as long as `USUAL_NAME`.
+        size: Bytes of the files; exact if the name of the data file is as long as the placeholder.
         raw_tensors: The tensors that are written without protobuf, including all tensors in files.
     """
 
@@ -111,21 +111,21 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     data = DataPlan()
     shared = 0
     locations: set[str] = set()
-    referred: set[tuple[str, int, int]] = set()
-    entries: list[Any] = []
+    shared_spans: set[tuple[str, int, int]] = set()
+    location_entries: list[Any] = []
     raw_tensors: list[ir.TensorProtocol] = []
 
     def locate(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, sizes_of(tensor))
-        least = INLINE_BELOW if share is None else EXTERNAL_FROM
+        min_bytes = INLINE_BELOW if share is None else EXTERNAL_FROM
         # in typed fields such as ``int64_data``, small numbers take one byte each
         if is_a(tensor, ir.TensorProtoTensor):
             is_raw = bool(tensor.raw.HasField("raw_data"))
         else:
             is_raw = tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
-        if not external and (length < least or not is_raw):
+        if not external and (length < min_bytes or not is_raw):
             return False
         raw_tensors.append(tensor)
         # Small external tensors become internal, because shape inference needs them. Attributes
@@ -137,8 +137,8 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         location = share(span) if span is not None else None
         if span is not None and location is not None:
             offset = span.offset
-            if (location, offset, length) not in referred:
-                referred.add((location, offset, length))
+            if (location, offset, length) not in shared_spans:
+                shared_spans.add((location, offset, length))
                 shared += length
             locations.add(location)
         else:
@@ -146,7 +146,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         proto.data_location = onnx.TensorProto.EXTERNAL
         entry = proto.external_data.add(key="location", value=location or "")
         if location is None:
-            entries.append(entry)
+            location_entries.append(entry)
         proto.external_data.add(key="offset", value=str(offset))
         proto.external_data.add(key="length", value=str(length))
         return True
@@ -154,20 +154,20 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     proto = to_proto(model, locate)
 
     def model_plan(location: str) -> FilePlan:
-        for entry in entries:
+        for entry in location_entries:
             entry.value = location
         return with_holes(proto, placeholders)
 
-    file = model_plan(USUAL_NAME)
-    write = model_plan if entries else lambda location: file
-    size = file.size + data.file.size
+    model_file = model_plan(DATA_NAME_PLACEHOLDER)
+    write = model_plan if location_entries else lambda location: model_file
+    size = model_file.size + data.file.size
     return SavePlan(write, data.planned(), shared, locations, size, raw_tensors)
 
 
 def model_bytes(model: ir.Model) -> int:
-    """Return the bytes of the files of a model; for a model in memory, its serialized size."""
-    known = model.meta.get(BYTES_KEY)
-    return planned(model).size if known is None else int(known)
+    """Return the bytes of the files of a model, or of the serialized model if it is in memory."""
+    loaded_bytes = model.meta.get(BYTES_KEY)
+    return planned(model).size if loaded_bytes is None else int(loaded_bytes)
 
 
 def planned(
@@ -227,8 +227,8 @@ def with_holes(proto: onnx.ModelProto, placeholders: Placeholders) -> FilePlan:
     plan = FilePlan()
 
     def replace(offset: int, length: int) -> Hole | None:
-        found = placeholders.get(data[offset : offset + length])
-        return None if found is None else Hole(*found)
+        content = placeholders.get(data[offset : offset + length])
+        return None if content is None else Hole(*content)
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:

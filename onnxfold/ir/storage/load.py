@@ -60,7 +60,7 @@ FILES_KEY = "onnxfold.support.files"  # tuple of MappedFile: the model, then its
 BYTES_KEY = "onnxfold.bytes"  # int: the bytes of those files, or of the serialized model
 EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
 
-# Tensors of at least this many bytes remain in the file; a copy of a smaller one is cheaper than a
+# Tensors of at least this many bytes remain in the file. A copy of a smaller one is cheaper than a
 # reference.
 LARGE = 4096
 
@@ -180,11 +180,11 @@ def _skeleton_of_proto(proto: onnx.ModelProto, placeholders: Placeholders) -> by
 
 
 def model_in(source: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
-    """Return a path or a model; the model of a program is extracted, and bytes are parsed.
+    """Return a path or a model. The model of a program is extracted, and bytes are parsed.
 
-    An ``ir.Model`` is checked: its nodes and outputs must not read values of other models, nor
-    values that onnx-ir discarded, such as sparse initializers, nor their own results. Values
-    without names get names, because the model cannot be written otherwise.
+    An ``ir.Model`` is checked. Its nodes and outputs must not read values of other models, or
+    values that onnx-ir discarded, such as sparse initializers. Nodes must not depend on their own
+    results. Values without names get names, because the model cannot be written otherwise.
 
     Raises:
         ModelError: The model is invalid.
@@ -192,16 +192,18 @@ def model_in(source: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     model = source.model if isinstance(source, ONNXProgram) else source
     if isinstance(model, bytes):
         return parse(model)
+    if not isinstance(model, ir.Model):
+        return model
     is_ordered = True
-    graphs = dict.fromkeys(all_graphs(model) if isinstance(model, ir.Model) else ())
+    graphs = dict.fromkeys(all_graphs(model))
     for graph in graphs:
         visited = set[ir.Node]()
         for node in graph:
-            read = node.inputs
+            operands = node.inputs
             if node.op_type in BODIES:
                 check_bodies(node)
-                read = (*read, *captured_values(node))
-            for value in filter(None, read):
+                operands = (*operands, *captured_values(node))
+            for value in filter(None, operands):
                 if not _is_defined(value, graphs):
                     reason = f"input {value.name!r} is not defined anywhere"
                     raise ModelError(reason, node=node.name or op_name(node))
@@ -212,16 +214,16 @@ def model_in(source: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
             if not _is_defined(value, graphs):
                 reason = f"output {value.name!r} of graph {graph.name!r} is not computed in it"
                 raise ModelError(f"{reason}: add an Identity, as onnxfold.load does")
-    if isinstance(model, ir.Model) and not all(map(_has_names, graphs)):
+    if not all(map(_has_unique_names, graphs)):
         from onnx_ir.passes.common import NameFixPass  # imported here because few models need it
 
         NameFixPass()(model)
-    if isinstance(model, ir.Model) and not is_ordered:
+    if not is_ordered:
         _cloned_in_order(model)  # raises if the graph has a cycle
     return model
 
 
-def _has_names(graph: ir.Graph) -> bool:
+def _has_unique_names(graph: ir.Graph) -> bool:
     """Return whether each used value of a graph has a unique name."""
     inputs = [value.name for value in graph.inputs]
     names = [*inputs, *(graph.initializers.keys() - set(inputs))]
@@ -278,8 +280,8 @@ def _cloned(model: ir.Model) -> ir.Model:
     except RuntimeError:  # onnx-ir raises it for nodes that are not in topological order
         clone = _cloned_in_order(model)
     import_onnx_opset(clone)
-    copied = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
-    clone.meta.update({key: model.meta[key] for key in copied if key in model.meta})
+    copied_keys = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
+    clone.meta.update({key: model.meta[key] for key in copied_keys if key in model.meta})
     for graph in all_graphs(clone):
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -315,8 +317,8 @@ def _renamable(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         proto = onnx.TensorProto()
         proto.CopyFrom(tensor.raw)
         return ir.TensorProtoTensor(proto)
-    texts = {"name": tensor.name, "doc_string": tensor.doc_string}
-    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, **texts)  # type: ignore[arg-type]
+    properties = {"name": tensor.name, "doc_string": tensor.doc_string}
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, **properties)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
@@ -324,8 +326,8 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
     """Explain errors that occur in the context while the model of ``source`` is processed.
 
     Errors name the file. After an unexpected error, the data files of a model in memory are opened,
-    because they may be missing. Otherwise, ``onnx.checker`` provides the reason. It is not used
-    earlier, because it rejects models that onnxruntime runs.
+    because they may be missing. Otherwise, ``onnx.checker`` provides the reason. The checker is not
+    used earlier, because it rejects models that onnxruntime runs.
 
     Raises:
         ModelError: The model is invalid.
@@ -420,22 +422,22 @@ def skeleton_of(file: MappedFile, placeholders: Placeholders) -> bytes:
     def replace(offset: int, length: int) -> bytes:
         return placeholders.add(Span(file, offset, length))
 
-    def passed(position: int) -> None:
+    def release_before(position: int) -> None:
         nonlocal released
         if position - released >= _RELEASE_STEP:
             file.release(released, position - released)
             released = position
 
     data = file.content.data
-    callback = passed if file.size > _RELEASE_STEP else None
+    callback = release_before if file.size > _RELEASE_STEP else None
     try:
-        pieces, _ = wire.rewrite(data, LARGE, replace, passed=callback)
+        pieces, _ = wire.rewrite(data, LARGE, replace, on_progress=callback)
     except wire.WireError as error:
         raise ModelError(f"not an ONNX model, or damaged: {error}") from None
     if callback is not None:
         file.release()
     released = 0
-    return wire.join(data, pieces, passed=callback)
+    return wire.join(data, pieces, on_progress=callback)
 
 
 class ExternalData:
@@ -447,23 +449,21 @@ class ExternalData:
         self.files: dict[str, MappedFile] = {}
 
     def tensor(self, tensor: ir.ExternalTensor, name: str) -> SharedExternalTensor:
-        """Return a tensor with the position of its data; errors name it ``name``.
+        """Return a tensor with the position of its data. Errors contain ``name``.
 
         Raises:
             ExternalDataError: The data file is missing, invalid or too short.
         """
         length = data_bytes(tensor.dtype, tensor.shape)
-        if (
-            tensor.length and tensor.length != length
-        ):  # a length of 0 also means the rest of the file
+        # a length of 0 means all remaining bytes of the file
+        if tensor.length and tensor.length != length:
             reason = (
                 f"tensor {name!r} of type {shaped(tensor.dtype, tensor.shape)} requires "
                 f"{length} bytes, but the length of its external data is {tensor.length}"
             )
             raise ExternalDataError(reason, file=self.path)
-        return SharedExternalTensor(
-            tensor, located(tensor, self.open, self.path, name), self.folder
-        )
+        span = located(tensor, self.open, self.path, name)
+        return SharedExternalTensor(tensor, span, self.folder)
 
     def open(self, location: str) -> MappedFile:
         """Check a location, and map its file."""
@@ -480,9 +480,9 @@ def is_within(path: str, folder: str) -> bool:
 def check_location(location: str | bytes, model: str) -> str:
     """Return the path of external data at ``location`` of the model at the path ``model``.
 
-    The data must be in the folder of the model. If the model is a symbolic link, they may also be
-    in the folder of its target: in a content-addressed store, the model and its data are links into
-    the same folder. protobuf returns bytes for a location that is not UTF-8.
+    The data must be in the folder of the model. If the model is a symbolic link, the data may also
+    be in the folder of its target: in a content-addressed store, the model and its data are links
+    into the same folder. protobuf returns bytes for a location that is not UTF-8.
 
     Raises:
         ExternalDataError: The location is invalid.
@@ -495,10 +495,10 @@ def check_location(location: str | bytes, model: str) -> str:
         raise invalid("is not UTF-8 text")
     if not location or "\0" in location:
         raise invalid("is not a file name")
-    normal = location.replace("\\", "/")
-    if os.path.isabs(location) or normal.startswith("/") or normal[1:2] == ":":
+    normalized = location.replace("\\", "/")
+    if os.path.isabs(location) or normalized.startswith("/") or normalized[1:2] == ":":
         raise invalid("is an absolute path")
-    if ".." in normal.split("/"):
+    if ".." in normalized.split("/"):
         raise invalid("is outside of the model's folder")
     folder = os.path.dirname(os.path.abspath(model))
     path = os.path.join(folder, location)
@@ -510,7 +510,7 @@ def check_location(location: str | bytes, model: str) -> str:
 
 
 def _tensor_protos(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return all tensors of the model, without those in training information."""
+    """Return the messages of all tensors of a model, except those in training information."""
     roots = (proto.graph, *proto.functions)
-    inside = (message for root in roots for message in messages_in(root))
-    return [message for message in inside if isinstance(message, onnx.TensorProto)]
+    messages = (message for root in roots for message in messages_in(root))
+    return [message for message in messages if isinstance(message, onnx.TensorProto)]

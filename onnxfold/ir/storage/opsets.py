@@ -21,28 +21,28 @@ def assumed_opset() -> int:
     """Return the version of ONNX's opset that onnxruntime assumes if it is not imported.
 
     It is the newest version that onnxruntime supports. onnxruntime has no function that returns it,
-    but writes it into models that it saves.
+    but writes the version into models that it saves.
     """
     operand = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     graph = onnx.helper.make_graph([node], "assumed", [operand], [result])
-    other = [onnx.helper.make_opsetid("com.microsoft", 1)]
-    model = onnx.helper.make_model(graph, opset_imports=other, ir_version=7)
+    imports = [onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=7)
     options = session_options(threads=1)
     with files.scratch_folder("opset") as folder:
         options.optimized_model_filepath = os.path.join(folder, "model.onnx")
         open_session(model.SerializeToString(), options)
         saved = onnx.load(options.optimized_model_filepath)
-    versions = {imported.domain: int(imported.version) for imported in saved.opset_import}
+    versions = {entry.domain: int(entry.version) for entry in saved.opset_import}
     return versions[""]
 
 
 def onnx_opset(imports: Mapping[str, int]) -> int:
     """Return the version of ONNX's opset in a model with these imports.
 
-    If only other domains are imported, it is the version that onnxruntime assumes. Without any
-    imports, as in models of IR versions 1 and 2, it is 1.
+    If only other domains are imported, the result is the version that onnxruntime assumes. Without
+    any imports, as in models of IR versions 1 and 2, the result is 1.
     """
     for domain in ONNX_DOMAINS:
         if domain in imports:

@@ -1,7 +1,7 @@
-"""Writing of a loaded model with changes in its protobuf message; other content is copied.
+"""Writing of a loaded model with changes in its protobuf message. All other content is copied.
 
-`save` writes an ``ir.Model``. For it, `decode` converts sparse tensors, sorts nodes and discards
-training information. The message of the file keeps all of these.
+`save` writes an ``ir.Model``. To create it, `decode` converts sparse tensors, sorts nodes and
+discards training information. The message of the file keeps all of these.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.ir.storage.checks import messages_in, parse
-from onnxfold.ir.storage.layout import USUAL_NAME, DataPlan, FilePlan, SavePlan, sharer, with_holes
+from onnxfold.ir.storage.layout import (
+    DATA_NAME_PLACEHOLDER,
+    DataPlan,
+    FilePlan,
+    SavePlan,
+    sharer,
+    with_holes,
+)
 from onnxfold.ir.storage.load import EXTERNAL_KEY, FILES_KEY, SOURCE_KEY, ExternalData, skeleton_of
 from onnxfold.ir.storage.save import SaveReport, real_target, save
 from onnxfold.ir.storage.tensors import SharedExternalTensor, Span, ViewTensor
 from onnxfold.ir.storage.wire import Placeholders
 from onnxfold.support.errors import about
 
-_MOVED = ("location", "offset", "length", "checksum")
+_POSITION_KEYS = ("location", "offset", "length", "checksum")
 """Keys of external data whose values depend on the data file."""
 
 
@@ -64,32 +71,32 @@ class VerbatimModel:
         data = DataPlan()
         locations: set[str] = set()
         shared: set[tuple[str, int, int]] = set()
-        moved: list[onnx.StringStringEntryProto] = []
+        location_entries: list[onnx.StringStringEntryProto] = []
         raw_tensors: list[ir.TensorProtocol] = [view for view, _ in self._placeholders.objects]
         for proto, tensor in self._external_tensors():
             span = tensor.span
-            location = share(span) if span is not None else None
             if span is None:
                 _store_inside(proto)
                 continue
             raw_tensors.append(tensor)
+            location = share(span)
             if location is not None:
                 _set_location(proto, location)
                 locations.add(location)
                 shared.add((location, span.offset, span.length))
                 continue
             offset = data.add(tensor, span.length, span)
-            moved.append(_set_position(proto, offset, span.length))
+            location_entries.append(_set_position(proto, offset, span.length))
 
         def model_plan(location: str) -> FilePlan:
-            for entry in moved:
+            for entry in location_entries:
                 entry.value = location
             return with_holes(self.proto, self._placeholders)
 
-        file = model_plan(USUAL_NAME)
-        write = model_plan if moved else lambda location: file
+        model_file = model_plan(DATA_NAME_PLACEHOLDER)
+        write = model_plan if location_entries else lambda location: model_file
         bytes_shared = sum(length for _, _, length in shared)
-        size = file.size + data.file.size
+        size = model_file.size + data.file.size
         return SavePlan(write, data.planned(), bytes_shared, locations, size, raw_tensors)
 
     def _external_tensors(self) -> Iterator[tuple[onnx.TensorProto, SharedExternalTensor]]:
@@ -107,7 +114,7 @@ class VerbatimModel:
 
 
 def _view_of(span: Span) -> ViewTensor:
-    """Return the bytes at a span as a tensor."""
+    """Return the bytes at a span as a vector of uint8."""
     return ViewTensor(span, ir.DataType.UINT8, ir.Shape([span.length]))
 
 
@@ -119,7 +126,7 @@ def _store_inside(proto: onnx.TensorProto) -> None:
 
 
 def _set_location(proto: onnx.TensorProto, location: str) -> None:
-    """Change the location of external data unless it names the same file."""
+    """Change the location of external data unless it already refers to the same file."""
     for entry in proto.external_data:
         if entry.key == "location" and os.path.normpath(entry.value) != os.path.normpath(location):
             entry.value = location
@@ -127,10 +134,11 @@ def _set_location(proto: onnx.TensorProto, location: str) -> None:
 
 def _set_position(proto: onnx.TensorProto, offset: int, length: int) -> onnx.StringStringEntryProto:
     """Set the position of external data, and return the empty entry of its location."""
-    kept = [(entry.key, entry.value) for entry in proto.external_data if entry.key not in _MOVED]
+    kept = [
+        (entry.key, entry.value) for entry in proto.external_data if entry.key not in _POSITION_KEYS
+    ]
     del proto.external_data[:]
     location: onnx.StringStringEntryProto = proto.external_data.add(key="location")
-    entries = [("offset", str(offset)), ("length", str(length)), *kept]
-    for key, value in entries:
+    for key, value in (("offset", str(offset)), ("length", str(length)), *kept):
         proto.external_data.add(key=key, value=value)
     return location

@@ -35,7 +35,7 @@ _MAX_DEPTH = 100
 
 
 class WireError(Exception):
-    """Raised for an invalid protobuf message; the text has the position and the reason."""
+    """Raised for an invalid protobuf message. The text contains the position and the reason."""
 
 
 @dataclass
@@ -56,7 +56,10 @@ Replace: TypeAlias = Callable[[int, int], "bytes | Hole | None"]
 
 
 class Placeholders:
-    """Placeholders for tensor bytes, with their objects; random, so that no file contains them."""
+    """Placeholders for tensor bytes, with their objects.
+
+    The token is random, so that no file contains it by accident.
+    """
 
     def __init__(self) -> None:
         self.token = b"onnxfold:" + secrets.token_hex(12).encode() + b":"
@@ -67,11 +70,11 @@ class Placeholders:
         self.objects.append(obj)
         return self.token + str(len(self.objects) - 1).encode()
 
-    def get(self, text: bytes) -> Any:
+    def get(self, data: bytes) -> Any:
         """Return the object of a placeholder; None for other bytes."""
-        if not text.startswith(self.token):
+        if not data.startswith(self.token):
             return None
-        return self.objects[int(text[len(self.token) :])]
+        return self.objects[int(data[len(self.token) :])]
 
 
 def encode_varint(value: int) -> bytes:
@@ -108,7 +111,7 @@ def rewrite(
     replace: Replace,
     *,
     marks: Sequence[int] | None = None,
-    passed: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> tuple[list[Piece], int]:
     """Replace the ``raw_data`` of the tensors in a serialized ``ModelProto``.
 
@@ -119,8 +122,8 @@ def rewrite(
         buf: The serialized model.
         threshold: Minimum length in bytes of a ``raw_data`` for which ``replace`` is called.
         replace: Returns the new content, or None to keep the old one.
-        marks: Sorted positions; if given, only messages that contain one of them are parsed.
-        passed: Called repeatedly with a position; all bytes before it are not read any more.
+        marks: Sorted positions. Only messages that contain one of them are parsed; None parses all.
+        on_progress: Called repeatedly with a position. Bytes before it are not read again.
 
     Returns:
         The pieces of the new message in order, and its length in bytes.
@@ -128,14 +131,14 @@ def rewrite(
     size = len(buf)
 
     def message(pos: int, end: int, kind: int, depth: int) -> tuple[list[Piece], int] | None:
-        """Rewrite the message in [pos, end); None if nothing in it changes."""
+        """Rewrite the message in [pos, end). Return None if nothing in it changes."""
         if depth > _MAX_DEPTH:
             raise WireError(f"messages nested more than {_MAX_DEPTH} deep")
         children = _CHILDREN[kind]
         pieces: list[Piece] = []
         literal = pos
         start = pos
-        grown = 0
+        growth = 0
         while pos < end:
             field = pos
             tag = buf[pos]
@@ -146,11 +149,11 @@ def rewrite(
             if wire_type == 2:
                 if pos >= end:
                     raise WireError(f"truncated field at byte {field}")
-                length_at = pos
+                length_pos = pos
                 length = buf[pos]
                 pos += 1
                 if length >= 0x80:
-                    length, pos = _varint(buf, length_at, end)
+                    length, pos = _varint(buf, length_pos, end)
                 stop = pos + length
                 if stop > end:
                     raise WireError(
@@ -158,8 +161,8 @@ def rewrite(
                     )
                 if length >= threshold and (child := children.get(tag >> 3)) is not None:
                     if marks is not None:
-                        at = bisect.bisect_left(marks, pos)
-                        if at == len(marks) or marks[at] >= stop:
+                        index = bisect.bisect_left(marks, pos)
+                        if index == len(marks) or marks[index] >= stop:
                             pos = stop
                             continue
                     inner: list[Piece] | None = None
@@ -172,18 +175,18 @@ def rewrite(
                                 content.length if isinstance(content, Hole) else len(content)
                             )
                     else:
-                        found = message(pos, stop, child, depth + 1)  # noqa: F821  # deleted below
-                        if found is not None:
-                            inner, new_length = found
+                        changed = message(pos, stop, child, depth + 1)  # noqa: F821  # deleted below
+                        if changed is not None:
+                            inner, new_length = changed
                     if inner is not None:
-                        pieces.append((literal, length_at))
+                        pieces.append((literal, length_pos))
                         header = encode_varint(new_length)
                         pieces.append(header)
                         pieces.extend(inner)
                         literal = stop
-                        grown += len(header) + new_length - (stop - length_at)
-                    if passed is not None:
-                        passed(stop)
+                        growth += len(header) + new_length - (stop - length_pos)
+                    if on_progress is not None:
+                        on_progress(stop)
                 pos = stop
             elif wire_type == 0:
                 is_one_byte = pos < end and buf[pos] < 0x80
@@ -201,26 +204,26 @@ def rewrite(
         if not pieces:
             return None
         pieces.append((literal, end))
-        return pieces, end - start + grown
+        return pieces, end - start + growth
 
     try:
-        found = message(0, size, _MODEL, 0)
+        changed = message(0, size, _MODEL, 0)
     finally:
         del message  # a reference cycle that would keep the file mapped until a garbage collection
-    return found if found is not None else ([(0, size)], size)
+    return changed if changed is not None else ([(0, size)], size)
 
 
 def join(
-    buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
+    buf: Buffer, pieces: Sequence[Piece], *, on_progress: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return the message of ``pieces`` from `rewrite` without holes."""
+    """Return the message of ``pieces``, the result of `rewrite` without holes."""
     parts: list[Buffer] = []
     for piece in pieces:
         if isinstance(piece, tuple):
             part = buf[piece[0] : piece[1]]
-            parts.append(part if passed is None else bytes(part))
-            if passed is not None:
-                passed(piece[1])
+            parts.append(part if on_progress is None else bytes(part))
+            if on_progress is not None:
+                on_progress(piece[1])
         else:
             assert isinstance(piece, bytes)
             parts.append(piece)

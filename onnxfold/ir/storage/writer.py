@@ -1,4 +1,4 @@
-"""Writing of tensors to files: computed tiles, copies between files, or bytes in memory."""
+"""Writing of tensors to files from computed tiles, other files or memory."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from onnxfold.support.parallel import for_each
 TILE = 1 << 20
 # Tensors with fewer bytes are not computed in tiles.
 _STREAMED_FROM = 1 << 16
-# Bytes of one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
-# are cleared or fetched from the host at once. This takes four times the system time on ext4.
+# Bytes of one write call. For longer calls, the system allocates memory in pieces of 2 MiB, and
+# clears each piece or fetches it from the host at once. This takes four times the system time on
+# ext4.
 _WRITE = 1 << 20
 # Bytes of one copy call, so that Ctrl-C and progress are handled between two calls.
 _COPY = 64 << 20
@@ -58,11 +59,11 @@ def write_tiles(
     tiles: Iterable[Tile],
     put: Callable[[memoryview, int], object],
     threads: int,
-    done: Callable[[], object] = lambda: None,
+    after_tile: Callable[[], object] = lambda: None,
 ) -> None:
     """Compute tiles with several threads, and call ``put`` with their segments and offsets.
 
-    ``done`` is called in the calling thread after each tile.
+    ``after_tile`` is called in the calling thread after each tile.
     """
     local = threading.local()
 
@@ -76,11 +77,15 @@ def write_tiles(
         for k in range(tile.rows):
             put(memory.data[k * length : (k + 1) * length], tile.offset + k * tile.pitch)
 
-    for_each(tiles, write, threads, done)
+    for_each(tiles, write, threads, after_tile)
 
 
 def write_at(fd: int, data: memoryview, offset: int) -> None:
-    """Write all of ``data`` into a file at ``offset``. Thread-safe. Raises OSError."""
+    """Write all of ``data`` into a file at ``offset``. The function is thread-safe.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     while data:
         count = system.pwrite(fd, data[:_WRITE], offset)
         data = data[count:]
@@ -99,58 +104,58 @@ class Writer:
     progress: Callable[[int, int], None] | None
     done: int = 0
 
-    def write(self, out: int, offset: int, data: Any) -> None:
+    def write(self, fd: int, offset: int, data: Any) -> None:
         """Write the bytes of an object with the buffer protocol at ``offset``."""
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]
-            write_at(out, part, offset + start)
-            self._step(len(part))
+            write_at(fd, part, offset + start)
+            self._advance(len(part))
 
-    def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+    def write_tensor(self, fd: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
         span = span_of(tensor)
         is_small = length < _STREAMED_FROM and getattr(tensor, "is_known", False)
         if span is not None:
-            self._from_file(out, offset, span)
+            self._copy_span(fd, offset, span)
         elif is_streamed(tensor) and not is_small:
-            self._tiles(out, offset, length, tensor)
+            self._write_tiles(fd, offset, length, tensor)
         else:
-            self._memory(out, offset, length, tensor)
+            self._write_elements(fd, offset, length, tensor)
 
-    def _from_file(self, out: int, offset: int, span: Span) -> None:
+    def _copy_span(self, fd: int, offset: int, span: Span) -> None:
         file, start, length = span
-        with file.descriptor() as source:
-            if source is not None:
-                self.copy(out, offset, length, source, start)
+        with file.descriptor() as source_fd:
+            if source_fd is not None:
+                self.copy(fd, offset, length, source_fd, start)
                 file.release(start, length)
                 return
         # the mapping still has the content of the removed or replaced file
         for done in range(0, length, _COPY):
             part = file.content[start + done : start + min(length, done + _COPY)]
-            self.write(out, offset + done, part.data)
+            self.write(fd, offset + done, part.data)
             file.release(start + done, len(part))
 
-    def copy(self, out: int, offset: int, length: int, source: int, start: int) -> None:
-        """Copy ``length`` bytes at ``start`` of the descriptor ``source`` to ``offset``."""
+    def copy(self, fd: int, offset: int, length: int, source_fd: int, start: int) -> None:
+        """Copy ``length`` bytes at ``start`` of the descriptor ``source_fd`` to ``offset``."""
         done = 0
-        by_system = True
+        uses_copy_range = True
         while done < length:
             count = 0
-            if by_system:
+            if uses_copy_range:
                 limit = min(_COPY, length - done)
-                count = system.copy_range(source, out, limit, start + done, offset + done)
-                by_system = count > 0
+                count = system.copy_range(source_fd, fd, limit, start + done, offset + done)
+                uses_copy_range = count > 0
             if not count:
-                part = system.pread(source, min(TILE, length - done), start + done)
+                part = system.pread(source_fd, min(TILE, length - done), start + done)
                 if not part:
                     raise OSError(errno.EIO, "the file with the data of a tensor was truncated")
-                write_at(out, memoryview(part), offset + done)
+                write_at(fd, memoryview(part), offset + done)
                 count = len(part)
             done += count
-            self._step(count)
+            self._advance(count)
 
-    def _tiles(self, out: int, base: int, length: int, tensor: Any) -> None:
+    def _write_tiles(self, fd: int, base: int, length: int, tensor: Any) -> None:
         lock = forks.Lock()
         covered = 0
 
@@ -158,29 +163,29 @@ class Writer:
             nonlocal covered
             if start < 0 or start + len(data) > length:
                 raise ValueError(f"tile [{start}, {start + len(data)}) exceeds {length} bytes")
-            write_at(out, data, base + start)
+            write_at(fd, data, base + start)
             with lock:
                 covered += len(data)
                 self.done += len(data)
 
         threads = self.threads if length > TILE else 1
-        write_tiles(tensor.tiles(TILE), put, threads, lambda: self._step(0))
+        write_tiles(tensor.tiles(TILE), put, threads, lambda: self._advance(0))
         if covered != length:
             raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
 
-    def _memory(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+    def _write_elements(self, fd: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         if tensor.dtype.bitwidth >= 8:
             array = tensor.numpy()
             if array.nbytes == length and array.dtype.byteorder != ">":
                 array = array.view(np.dtype(f"V{array.dtype.itemsize}"))
-                self.write(out, offset, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                self.write(fd, offset, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
                 return
         stored = tensor.tobytes()
         if len(stored) != length:
             raise ValueError(f"tensor {tensor.name!r} has {len(stored)} bytes, not {length}")
-        self.write(out, offset, stored)
+        self.write(fd, offset, stored)
 
-    def _step(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             self.progress(min(self.done, self.total), self.total)
@@ -200,12 +205,12 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | N
         if not hole.length:
             continue
         # a tensor with several uses is computed once
-        first = written.setdefault(id(hole.tensor), hole.offset)
-        if first != hole.offset:
-            writer.copy(fd, hole.offset, hole.length, fd, first)
+        first_offset = written.setdefault(id(hole.tensor), hole.offset)
+        if first_offset != hole.offset:
+            writer.copy(fd, hole.offset, hole.length, fd, first_offset)
             continue
         try:
-            writer.tensor(fd, hole.offset, hole.length, hole.tensor)
+            writer.write_tensor(fd, hole.offset, hole.length, hole.tensor)
         finally:
             if is_streamed(hole.tensor):
                 hole.tensor.release()

@@ -29,13 +29,13 @@ class Recorded:
         """Return the value in a `onnxfold.rewrite.matcher.Match`.
 
         Raises:
-            NotKnown: it depends on an unknown fact. The arguments are a format string for the
-            reason, and the things in it.
+            NotKnown: The value depends on an unknown fact. The arguments of the exception are a
+                format string for the reason, and the values for its fields.
         """
         raise NotImplementedError
 
     def or_else(self, value: object) -> Term:
-        """Return the term, or a value if the term needs an omitted input."""
+        """Return the term, or a value if the term depends on an omitted input."""
         return _OrElse(_unchanged, self, value)
 
     @property
@@ -45,7 +45,11 @@ class Recorded:
 
 
 def _are_equal(left: Any, right: Any) -> bool:
-    """Return whether two values are equal; raise NotKnown if it depends on symbolic sizes."""
+    """Return whether two values are equal.
+
+    Raises:
+        NotKnown: The result depends on symbolic sizes.
+    """
     pairs: Any = ((left, right),)
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
         if len(left) != len(right):
@@ -68,16 +72,18 @@ def _is_omitted(value: object) -> bool:
 
 _CALL = 10
 """The precedence of a call: its operands need no parentheses."""
+_PRIMARY = 9
+"""The precedence of a property, a method or an element: only its first operand may need them."""
 
 _FORMS: dict[Callable[..., Any], tuple[str, int]] = {
-    len: ("{}.length", 9),
-    math.prod: ("{}.product", 9),
-    min: ("{}.smallest", 9),
+    len: ("{}.length", _PRIMARY),
+    math.prod: ("{}.product", _PRIMARY),
+    min: ("{}.smallest", _PRIMARY),
     max: ("maximum(...)", _CALL),
-    _unchanged: ("{}.or_else({})", 9),
-    _is_omitted: ("{}.is_omitted", 9),
+    _unchanged: ("{}.or_else({})", _PRIMARY),
+    _is_omitted: ("{}.is_omitted", _PRIMARY),
 }
-"""The text and the precedence of some functions.
+"""The text and the precedence of functions whose names differ from their texts.
 
 A text has ``{}`` for each operand, and ``...`` for any number of further operands. The precedence
 is that of the outermost operator in the text.
@@ -95,18 +101,18 @@ def _recorded(function: Callable[..., Any]) -> Callable[..., Term]:
 
 
 def _operator(
-    function: Callable[..., Any], form: str, level: int, *, is_reflected: bool = False
+    function: Callable[..., Any], form: str, precedence: int, *, is_reflected: bool = False
 ) -> Callable[..., Term]:
     """Return the method that records an operator."""
-    _FORMS[function] = form, level
+    _FORMS[function] = form, precedence
     if is_reflected:
         return lambda *operands: Term(function, *operands[::-1])
     return _recorded(function)
 
 
-def _junction(function: Callable[..., bool], form: str, level: int) -> Callable[..., Term]:
+def _junction(function: Callable[..., bool], form: str, precedence: int) -> Callable[..., Term]:
     """Return the method that joins conditions."""
-    _FORMS[function] = form, level
+    _FORMS[function] = form, precedence
 
     def join(term: Term, other: object) -> Term:
         return Joined(function, term, other) if isinstance(other, Term) else _refuse(other)
@@ -118,8 +124,9 @@ class Term(functools.partial[Any], Recorded):
     """A function and its operands: terms, symbols, and plain values.
 
     Operators on terms make terms: ``x.rank == 2``, ``p[0] + 1``, ``~x.is_constant``. Conditions
-    are joined by ``&`` and ``|``. Evaluating a term that needs an unknown fact raises NotKnown. One
-    operand of ``a | b`` or ``a & b`` may be unknown if the other operand decides.
+    are joined by ``&`` and ``|``. Evaluating a term that depends on an unknown fact raises
+    NotKnown. One operand of ``a | b`` or ``a & b`` may be unknown if the other operand determines
+    the result.
     """
 
     __slots__ = ()
@@ -132,16 +139,19 @@ class Term(functools.partial[Any], Recorded):
     def form(self) -> tuple[str, int]:
         """The text and the precedence of the function, as in `_FORMS`."""
         name = f"{{}}.{self.func.__name__}"
-        return _FORMS.get(self.func) or (name if len(self.args) == 1 else f"{name}(...)", 9)
+        form = name if len(self.args) == 1 else f"{name}(...)"
+        return _FORMS.get(self.func) or (form, _PRIMARY)
 
     def __repr__(self) -> str:
-        form, level = self.form
+        form, precedence = self.form
         texts = []
         for k, operand in enumerate(self.args):
-            own = operand.form[1] if isinstance(operand, Term) else 9
-            is_tight = own > level or (own == level and k == 0)
-            needs_none = level == _CALL or own == 9 or (level == 9 and k)
-            texts.append(text_of(operand) if needs_none or is_tight else f"({text_of(operand)})")
+            inner = operand.form[1] if isinstance(operand, Term) else _PRIMARY
+            binds_tighter = inner > precedence or (inner == precedence and k == 0)
+            is_enclosed = precedence == _CALL or (precedence == _PRIMARY and k > 0)
+            text = text_of(operand)
+            needs_none = binds_tighter or is_enclosed or inner == _PRIMARY
+            texts.append(text if needs_none else f"({text})")
         further = ["{}"] * (len(texts) - form.count("{}"))
         return form.replace("...", ", ".join(further)).format(*texts)
 
@@ -208,21 +218,22 @@ class Term(functools.partial[Any], Recorded):
     __mod__ = _operator(operator.mod, "{} % {}", 7)
     __invert__ = _operator(operator.not_, "~{}", 8)
     __neg__ = _operator(operator.neg, "-{}", 8)
-    __getitem__ = _operator(operator.getitem, "{}[{}]", 9)
+    __getitem__ = _operator(operator.getitem, "{}[{}]", _PRIMARY)
     __abs__ = _operator(abs, "abs({})", _CALL)
 
-    def __bool__(self, *arguments: object) -> NoReturn:
+    def _refuse_use(self, *arguments: object) -> NoReturn:
         raise TypeError(
             f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
             " negate by ~, write x.is_in(...) for in, x.rank without (), two comparisons instead of"
             " a chain, and a @computed function for anything else"
         )
 
-    # len(x.shape), functions of NumPy, x.rank(), and range(x.rank) raise the same error
-    __len__ = __bool__
-    __array__ = __bool__
-    __call__ = __bool__
-    __index__ = __bool__
+    __bool__ = _refuse_use
+    # len(x.shape), functions of NumPy, x.rank(), and range(x.rank)
+    __len__ = _refuse_use
+    __array__ = _refuse_use
+    __call__ = _refuse_use
+    __index__ = _refuse_use
 
     def __iter__(self) -> Iterator[Unpacked]:
         return iter((Unpacked(self),))
@@ -239,35 +250,44 @@ class Unpacked:
 
 
 class Joined(Term):
-    """Conditions joined by & or |. An unknown operand has no effect if another operand decides."""
+    """Conditions joined by & or |.
+
+    An unknown operand has no effect if another operand determines the result.
+    """
 
     __slots__ = ()
     __hash__ = Term.__hash__
 
-    def __eq__(self, other: object) -> NoReturn:  # & and | bind more tightly
+    # & and | bind more tightly than comparisons
+    def _refuse_comparison(self, other: object) -> NoReturn:
         raise TypeError(f"{self!r} is compared: put its comparisons in parentheses")
 
-    __ne__ = __eq__
-    __lt__ = __eq__
-    __le__ = __eq__
-    __gt__ = __eq__
-    __ge__ = __eq__
+    __eq__ = _refuse_comparison
+    __ne__ = _refuse_comparison
+    __lt__ = _refuse_comparison
+    __le__ = _refuse_comparison
+    __gt__ = _refuse_comparison
+    __ge__ = _refuse_comparison
 
     def evaluate(self, match: Any) -> bool:
-        """Return whether the conditions hold; raise NotKnown if an unknown one decides."""
-        decides = self.func is any
+        """Return whether the conditions hold.
+
+        Raises:
+            NotKnown: The result depends on an unknown condition.
+        """
+        deciding_value = self.func is any
         unknown = None
         for operand in self.args:
             try:
-                if bool(match.value_of(operand)) is decides:
-                    return decides
-            except NotKnown as reason:
+                if bool(match.value_of(operand)) is deciding_value:
+                    return deciding_value
+            except NotKnown as error:
                 # not the exception: its traceback holds this frame
-                unknown = type(reason), reason.args
+                unknown = type(error), error.args
         if unknown is not None:
-            kind, subject = unknown
-            raise kind(*subject)
-        return not decides
+            error_type, arguments = unknown
+            raise error_type(*arguments)
+        return not deciding_value
 
 
 class _Computed(Term):
@@ -275,13 +295,13 @@ class _Computed(Term):
 
     __slots__ = ()
 
-    def __new__(cls, func: Callable[..., Any], *args: object, **by_name: object) -> _Computed:
+    def __new__(cls, func: Callable[..., Any], *args: object, **keywords: object) -> _Computed:
         signature = inspect.signature(func)
         try:
-            signature.bind(*args, **by_name)
+            signature.bind(*args, **keywords)
         except TypeError as error:
             raise TypeError(f"{func.__name__}{signature}: {error}") from error
-        return super().__new__(cls, func, *args, **by_name)
+        return super().__new__(cls, func, *args, **keywords)
 
     def evaluate(self, match: Any) -> Any:
         value = super().evaluate(match)
@@ -316,11 +336,11 @@ class Attribute(Term):
     @property
     def form(self) -> tuple[str, int]:
         """The name."""
-        return self.name, 9
+        return self.name, _PRIMARY
 
 
 def plain_number(value: Any) -> Any:
-    """Return a float attribute as its shortest decimal: 0.1 for the nearest float32 number."""
+    """Return an attribute; a float becomes its shortest decimal: 0.1 for the nearest float32."""
     return float(str(np.float32(value))) if type(value) is float else value
 
 

@@ -30,16 +30,21 @@ _MAX_ELEMENTS = 1 << 58
 # NumPy supports no arrays with more dimensions.
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
-# Maximum number of nodes after inlining all calls; real models have far fewer.
-_MOST_NODES = 10_000_000
-Key = tuple[str, str, str]
+# Maximum number of nodes after inlining all calls. Real models have far fewer.
+_MAX_NODES = 10_000_000
+FunctionKey = tuple[str, str, str]
+"""The domain, name and overload of a function."""
 
 NEWEST_OPSETS = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
 """The newest version of each domain of ONNX that this release of onnx supports."""
-_LARGEST_VERSION = (1 << 31) - 1
+_MAX_VERSION = (1 << 31) - 1
+# Maximum characters of a number in external data. A 64-bit size has at most 20 digits.
+_MAX_DIGITS = 39
+# Tensors store one entry for each element of at least this many bits. Smaller elements are packed.
+_MIN_UNPACKED_BITS = 6
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """The names of the attributes with bodies, by op type."""
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
@@ -81,7 +86,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
             raise ModelError("string tensor with external data", node=label(owner))
         for entry in tensor.external_data:
             text = entry.value
-            is_size = text.isascii() and text.isdigit() and len(text) < 40
+            is_size = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
             if entry.key in ("offset", "length") and not is_size:
                 reason = f"external data {entry.key} {text[:40]!r} is not a non-negative number"
                 raise ExternalDataError(reason, node=label(owner))
@@ -98,8 +103,8 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         elements = math.prod(dims)
         if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
             expected = 2 * elements  # real and imaginary parts
-        elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
-            expected = elements  # smaller elements are packed into bytes
+        elif dtype == ir.DataType.STRING or dtype.bitwidth >= _MIN_UNPACKED_BITS:
+            expected = elements
     if actual != expected:
         reason = (
             f"tensor of type {shaped(dtype, dims)} requires {expected} {unit}, but has {actual}"
@@ -115,8 +120,8 @@ def _strict_model() -> type[Message]:
     file.syntax = "proto3"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name)
-    message_class: type[Message] = message_factory.GetMessageClass(found)
+    descriptor = pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name)
+    message_class: type[Message] = message_factory.GetMessageClass(descriptor)
     return message_class
 
 
@@ -151,6 +156,7 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
     return proto
 
 
+# The bytes at the beginning of files that are not models, with a description.
 _KINDS = (
     (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
     (b"<!doctype html", "an HTML page, not an ONNX model: download the file again"),
@@ -167,15 +173,18 @@ _KINDS = (
     (b"\x80\x04", "a Python pickle, not an ONNX model"),
     (b"\x89hdf\r\n", "an HDF5 file, perhaps of Keras, not an ONNX model: convert it with tf2onnx"),
 )
+# The bytes at offset 4, with a description.
 _KINDS_AT_4 = (
     (b"TFL3", "a TensorFlow Lite model: convert it to ONNX with tf2onnx"),
     (b"ORTM", "a model in the ORT format: use the ONNX model from which it was converted"),
 )
+# Bytes of a file that are compared with these.
+_HEAD_BYTES = 64
 
 
 def kind_of(content: npt.NDArray[np.uint8]) -> str:
-    """Return a description of a file that is not a model, by its first bytes; "" if unknown."""
-    head = bytes(content[:64])
+    """Return a description of a file that is not a model, or "" if its first bytes are unknown."""
+    head = bytes(content[:_HEAD_BYTES])
     for magic, description in _KINDS:
         if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
             return description
@@ -192,20 +201,20 @@ def kind_of(content: npt.NDArray[np.uint8]) -> str:
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """Return the version of every imported domain; "" is the domain of ONNX.
+    """Return the version of every imported domain. The domain of ONNX is "".
 
     Raises:
         ModelError: This release of onnx does not support a version.
     """
     # onnxruntime uses the last one of repeated imports
-    found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
-    for domain, version in found.items():
+    versions = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
+    for domain, version in versions.items():
         newest = NEWEST_OPSETS.get(domain)
-        if not 1 <= version <= (newest or _LARGEST_VERSION):
+        if not 1 <= version <= (newest or _MAX_VERSION):
             supported = f"; this release of onnx supports 1 to {newest}" if newest else ""
             reason = f"opset {version} of {domain or 'ONNX'} is not supported{supported}"
             raise ModelError(reason, node=owner)
-    return found
+    return versions
 
 
 def check_calls(proto: onnx.ModelProto) -> None:
@@ -214,7 +223,7 @@ def check_calls(proto: onnx.ModelProto) -> None:
     The model must not have too many nodes after inlining. Functions must have at least as many
     inputs and outputs as their calls.
     """
-    functions: dict[Key, onnx.FunctionProto] = {}
+    functions: dict[FunctionKey, onnx.FunctionProto] = {}
     for function in proto.functions:
         key = (function.domain, function.name, function.overload)
         if key in functions:
@@ -223,7 +232,7 @@ def check_calls(proto: onnx.ModelProto) -> None:
     if not functions:
         return
     calls = {key: _called(function.node, functions) for key, function in functions.items()}
-    sizes: dict[Key, int] = {}
+    sizes: dict[FunctionKey, int] = {}
     try:
         for key in graphlib.TopologicalSorter(calls).static_order():
             sizes[key] = len(functions[key].node) + sum(sizes[callee] for callee in calls[key])
@@ -231,14 +240,16 @@ def check_calls(proto: onnx.ModelProto) -> None:
         raise ModelError("the function calls itself", node=error.args[1][0][1]) from None
     total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
     for key, size in sizes.items():
-        if size + total > _MOST_NODES:
-            reason = f"inlining its calls yields more than {_MOST_NODES} nodes"
+        if size + total > _MAX_NODES:
+            reason = f"inlining its calls yields more than {_MAX_NODES} nodes"
             raise ModelError(reason, node=key[1])
 
 
-def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
+def _called(
+    nodes: Iterable[onnx.NodeProto], functions: dict[FunctionKey, onnx.FunctionProto]
+) -> list[FunctionKey]:
     """Return the functions that nodes call, once for each call."""
-    found = []
+    calls = []
     for node in all_nodes(nodes):
         key = node.domain, node.op_type, node.overload
         if key in functions:
@@ -247,8 +258,8 @@ def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionP
                 counts = f"{len(callee.input)} inputs and {len(callee.output)} outputs"
                 reason = f"the function {callee.name!r} has only {counts}"
                 raise ModelError(reason, node=label(node))
-            found.append(key)
-    return found
+            calls.append(key)
+    return calls
 
 
 def check_bodies(node: ir.Node) -> None:
@@ -294,7 +305,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def label(owner: Any) -> str:
-    """Return the name of a node, tensor or function; for a node without name, its op and output."""
+    """Return the name of a node, tensor or function, or the op and output of an unnamed node."""
     if owner.name or not isinstance(owner, onnx.NodeProto):
         return str(owner.name)
     return f"{owner.op_type} -> {owner.output[0]}" if owner.output else owner.op_type

@@ -1,8 +1,9 @@
 """Conversion of protobuf to the IR: one traversal checks a model and creates its nodes.
 
 onnx-ir creates types, shapes and small tensors. This module traverses the graphs, because they must
-be checked: onnx-ir invents a value for an undefined name. Checking and building the IR in the same
-traversal takes three quarters of the time of checks followed by ``ir.serde.deserialize_model``.
+be checked: onnx-ir creates a new value for an undefined name. Checking and building the IR in the
+same traversal takes three quarters of the time of checks followed by
+``ir.serde.deserialize_model``.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ _CONSTANTS = {
     "value_string": ir.AttributeType.STRING,
     "value_strings": ir.AttributeType.STRINGS,
 }
-"""The types of the attributes of Constant; a sparse value is read as a dense one."""
+"""The types of the attributes of Constant. A sparse value is converted to a dense one."""
 # The first IR version whose models import opsets.
 _FIRST_WITH_OPSETS = 3
-# Bytes by which a model may grow when its sparse tensors are converted to dense ones.
-_MOST_DENSE = 1 << 16
+# Maximum bytes by which a model may grow when its sparse tensors are converted to dense ones.
+_MAX_DENSE_GROWTH = 1 << 16
 
 _warns_of_losses = ContextVar("warns_of_losses", default=True)
 
@@ -132,7 +133,7 @@ def decode(
 
 def _warn_of_losses(proto: onnx.ModelProto, skeleton: bytes) -> None:
     """Warn about parts of a message that an ``ir.Model`` cannot represent."""
-    # numbers that were encoded with too many bytes also change the size of the message
+    # numbers that are encoded with too many bytes also change the size of the message
     if len(skeleton) != proto.ByteSize() != parse(skeleton).ByteSize():
         logger.warning("fields that onnx %s does not define are discarded", onnx.__version__)
     if proto.training_info:
@@ -142,7 +143,10 @@ def _warn_of_losses(proto: onnx.ModelProto, skeleton: bytes) -> None:
 
 
 class _FieldTensor(ir.TensorProtoTensor):
-    """A numeric tensor in a typed field; stores dtype and shape, which onnx-ir recreates."""
+    """A numeric tensor in a typed field.
+
+    The dtype and the shape are stored, because onnx-ir creates them again for each access.
+    """
 
     __slots__ = ("dtype", "shape")
 
@@ -158,7 +162,7 @@ class _Scope:
     Attributes:
         values: The inputs, the initializers, and the results of the nodes read so far, by name.
         infos: The ``value_info`` of values, by name.
-        awaited: Names of operands whose producer has not been read yet.
+        forward_references: Names of operands whose producer has not been read yet.
         is_unsorted: Whether a node reads its own result, or the result of a later node.
         lifted: Values of Constant nodes that became initializers, by their serialized attribute.
     """
@@ -168,27 +172,27 @@ class _Scope:
     ) -> None:
         self.values: dict[str, ir.Value] = {}
         self.infos = {info.name: info for info in infos}
-        self.awaited: set[str] = set()
+        self.forward_references: set[str] = set()
         self.is_unsorted = False
         self.lifted: dict[object, ir.Value] = {}
         self._nodes = nodes
-        self._computed: frozenset[str] | None = None
+        self._result_names: frozenset[str] | None = None
 
     def find(self, name: str) -> ir.Value | None:
         """Return the value with this name; None if the graph has no such value."""
         value = self.values.get(name)
         if value is not None:
             return value
-        if self._computed is None:
-            self._computed = frozenset(name for node in self._nodes for name in node.output)
-        if name not in self._computed:
+        if self._result_names is None:
+            self._result_names = frozenset(name for node in self._nodes for name in node.output)
+        if name not in self._result_names:
             return None
-        self.awaited.add(name)
+        self.forward_references.add(name)
         self.is_unsorted = True
         return self.values.setdefault(name, ir.Value(name=name))
 
 
-def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
+def _resolve(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
     """Return the value with this name in the innermost graph that has one."""
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
 
@@ -205,7 +209,7 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 def _inputs_of(proto: onnx.NodeProto, scopes: tuple[_Scope, ...]) -> list[ir.Value | None]:
     """Return the inputs of a node, which may be values of outer graphs; None for omitted ones."""
-    inputs = [_found(name, scopes) if name else None for name in proto.input]
+    inputs = [_resolve(name, scopes) if name else None for name in proto.input]
     for name, value in zip(proto.input, inputs, strict=True):
         if name and value is None:
             reason = f"input {name!r} is not defined anywhere"
@@ -220,8 +224,8 @@ def _outputs_of(proto: onnx.NodeProto, scope: _Scope) -> list[ir.Value]:
         value = scope.values.get(name)
         if value is None:
             value = ir.Value(name=name)
-        elif name in scope.awaited:
-            scope.awaited.remove(name)
+        elif name in scope.forward_references:
+            scope.forward_references.remove(name)
         else:
             reason = f"output {name!r} is already defined in this graph"
             raise ModelError(reason, node=label(proto))
@@ -239,9 +243,9 @@ def _check_constant(proto: onnx.NodeProto, attributes: Sequence[ir.Attr]) -> Non
         reason = f"a Constant requires one value, but has {len(attributes)}"
         raise ModelError(reason, node=label(proto))
     name = attributes[0].name
-    of_type = attributes[0].type
-    if _CONSTANTS.get(name) != of_type:
-        reason = f"a Constant has no attribute {name!r} of type {of_type.name}"
+    attribute_type = attributes[0].type
+    if _CONSTANTS.get(name) != attribute_type:
+        reason = f"a Constant has no attribute {name!r} of type {attribute_type.name}"
         raise ModelError(reason, node=label(proto))
 
 
@@ -264,14 +268,14 @@ class _Reader:
         external: Returns the located tensor for an external tensor and its name in errors.
         lift_constants: Whether Constant nodes become initializers.
         lifted: The number of these nodes.
-        grown: Bytes by which dense forms of sparse tensors exceed the sparse ones.
+        dense_growth: Bytes by which dense forms of sparse tensors exceed the sparse ones.
     """
 
     placeholders: Placeholders
     external: Callable[[ir.ExternalTensor, str], ir.TensorProtocol]
     lift_constants: bool
     lifted: int = 0
-    grown: int = 0
+    dense_growth: int = 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
@@ -320,7 +324,7 @@ class _Reader:
         for info in proto.output:
             result = scope.find(info.name)
             if result is None:
-                captured = _found(info.name, outer)
+                captured = _resolve(info.name, outer)
                 if captured is None:
                     raise ModelError(
                         f"output {info.name!r} of graph {proto.name!r} is not computed"
@@ -328,7 +332,7 @@ class _Reader:
                 # onnx-ir and onnxruntime reject an outer value as an output of a subgraph
                 name = f"{captured.name}_identity"
                 count = 1
-                while _found(name, scopes) is not None:
+                while _resolve(name, scopes) is not None:
                     name = f"{captured.name}_identity_{count}"
                     count += 1
                 result = ir.Value(name=name)
@@ -356,7 +360,7 @@ class _Reader:
     def initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
         tensors = [self.tensor(tensor, tensor) for tensor in proto.initializer]
         tensors += [self.dense(sparse, sparse.values) for sparse in proto.sparse_initializer]
-        found: dict[str, ir.Value] = {}
+        initializers: dict[str, ir.Value] = {}
         for tensor in tensors:
             if not (name := tensor.name):
                 continue
@@ -369,8 +373,8 @@ class _Reader:
                 if name in scope.infos:
                     describe(value, scope.infos[name])
             value.const_value = tensor  # the default value if it is an input
-            found[name] = value
-        return list(found.values())
+            initializers[name] = value
+        return list(initializers.values())
 
     def function(self, proto: onnx.FunctionProto) -> ir.Function:
         opsets = opsets_of(proto.opset_import, owner=proto.name)
@@ -414,7 +418,8 @@ class _Reader:
     ) -> list[ir.Node]:
         """Return the nodes of a graph.
 
-        Constants whose results are not in ``kept`` become initializers; with None, no Constants.
+        Constants whose results are not in ``kept`` become initializers. If ``kept`` is None, all
+        Constants remain nodes.
         """
         scope = scopes[0]
         values = scope.values
@@ -432,9 +437,9 @@ class _Reader:
                 inputs = _inputs_of(proto, scopes)
             names = proto.output[:]
             is_constant = op_type == "Constant" and domain in ("", "ai.onnx")
-            lifts = is_constant and kept is not None and kept.isdisjoint(names)
-            content = entries[0].SerializeToString() if lifts and entries else b""
-            duplicate = scope.lifted.get(content) if lifts else None
+            is_lifted = is_constant and kept is not None and kept.isdisjoint(names)
+            content = entries[0].SerializeToString() if is_lifted and entries else b""
+            duplicate = scope.lifted.get(content) if is_lifted else None
             if duplicate and len(entries) == 1 and values.keys().isdisjoint(names):
                 values[names[0]] = duplicate
                 self.lifted += 1
@@ -443,7 +448,7 @@ class _Reader:
             outputs = _outputs_of(proto, scope)
             if is_constant:
                 _check_constant(proto, attributes)
-                if lifts and len(outputs) == 1 and not attributes[0].is_ref():
+                if is_lifted and len(outputs) == 1 and not attributes[0].is_ref():
                     # nodes that were read before already use this value, not its duplicate
                     key = content if duplicate is None else (content, outputs[0].name)
                     scope.lifted[key] = outputs[0]
@@ -474,8 +479,8 @@ class _Reader:
     ) -> ir.Attr:
         if proto.ref_attr_name:
             return ir.serde.deserialize_attribute(proto)
-        if (number := _NUMBERS.get(proto.type)) is not None:
-            field, type_ = number
+        if (numeric := _NUMBERS.get(proto.type)) is not None:
+            field, type_ = numeric
             return ir.Attr(
                 proto.name, type_, getattr(proto, field), doc_string=proto.doc_string or None
             )
@@ -503,7 +508,7 @@ class _Reader:
         return ir.Attr(name, _TYPES[kind], value, doc_string=proto.doc_string or None)
 
     def tensor(self, proto: onnx.TensorProto, owner: Any) -> ir.TensorProtocol:
-        """Return the tensor of an attribute of ``owner``, or of an initializer, its own owner."""
+        """Return the tensor of an attribute of ``owner``, or of the initializer ``owner``."""
         raw = proto.raw_data if proto.HasField("raw_data") else None
         stored: Any = None if raw is None else self.placeholders.get(raw)
         if stored is None:
@@ -537,8 +542,9 @@ class _Reader:
             check_tensor(part, None, owner)
         try:
             dtype = ir.DataType(values.data_type)
-            self.grown += max(0, math.ceil(math.prod(shape) * dtype.itemsize) - proto.ByteSize())
-            if self.grown > _MOST_DENSE:
+            dense_bytes = math.ceil(math.prod(shape) * dtype.itemsize)
+            self.dense_growth += max(0, dense_bytes - proto.ByteSize())
+            if self.dense_growth > _MAX_DENSE_GROWTH:
                 raise ValueError("its dense form adds more than 64 KiB; store a dense tensor")
             if values.data_location or proto.indices.data_location:
                 raise ValueError("external data is not supported")
@@ -556,7 +562,7 @@ class _Reader:
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
-    """Return the strings of an attribute; bytes if one is not UTF-8, as custom ops allow."""
+    """Return the strings of an attribute, or bytes if one is not UTF-8, as custom ops allow."""
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:

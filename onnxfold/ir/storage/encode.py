@@ -1,4 +1,6 @@
-"""Conversion of the IR to protobuf without the bytes of large tensors; values in both directions.
+"""Conversion of the IR to protobuf without the bytes of large tensors.
+
+Types, shapes and properties of values are converted in both directions.
 
 onnx-ir serializes types, shapes, most attributes and small tensors. Its ``serialize_model`` is not
 used, because it reads every tensor and repeats each initializer in a ``value_info``.
@@ -38,7 +40,7 @@ _FIELDS |= {_T.STRING: "s", _T.STRINGS: "strings", _T.TENSOR: "", _T.GRAPH: ""}
 def to_proto(
     model: ir.Model, locate: Locate = lambda tensor, is_attribute, proto: False
 ) -> onnx.ModelProto:
-    """Convert a model to protobuf; ``locate`` selects the position of the bytes of each tensor.
+    """Convert a model to protobuf. ``locate`` selects the position of the bytes of each tensor.
 
     External tensors remain references, which are valid in the folder of the model.
     """
@@ -70,14 +72,14 @@ def _embed(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProt
 
 
 class _Writer:
-    """The conversion of a model to protobuf; each method adds to a message of its kind."""
+    """The conversion of a model to protobuf. Each method fills a message, or adds one to a list."""
 
     def __init__(self, locate: Locate) -> None:
         self.locate = locate
 
     def model(self, model: ir.Model) -> onnx.ModelProto:
         proto = onnx.ModelProto(ir_version=model.ir_version)
-        _set(proto, model, "producer_name", "producer_version", "domain", "doc_string")
+        _copy_strings(proto, model, "producer_name", "producer_version", "domain", "doc_string")
         if model.model_version is not None:
             proto.model_version = model.model_version
         _import_opsets(proto, required_imports(model))
@@ -88,7 +90,7 @@ class _Writer:
         return proto
 
     def graph(self, proto: onnx.GraphProto, graph: ir.Graph) -> None:
-        _set(proto, graph, "name", "doc_string")
+        _copy_strings(proto, graph, "name", "doc_string")
         values = dict.fromkeys(graph.inputs)
         for value in values:
             write_value(proto.input.add(), value)
@@ -116,7 +118,7 @@ class _Writer:
 
     def function(self, proto: onnx.FunctionProto, function: ir.Function) -> None:
         proto.domain = function.domain  # onnx.checker requires the field even if it is empty
-        _set(proto, function, "name", "overload", "doc_string")
+        _copy_strings(proto, function, "name", "overload", "doc_string")
         _import_opsets(proto, function.opset_imports)
         add_entries(proto.metadata_props, function.metadata_props)
         proto.input.extend([value.name for value in function.inputs])
@@ -185,7 +187,7 @@ class _Writer:
             proto.raw_data = tensor.tobytes()
             is_located = True
         if is_located:
-            _set(proto, tensor, "name", "doc_string")
+            _copy_strings(proto, tensor, "name", "doc_string")
             proto.data_type = dtype
             proto.dims.extend(sizes_of(tensor))
         else:
@@ -195,8 +197,8 @@ class _Writer:
             add_entries(proto.metadata_props, entries)
 
 
-def _set(proto: Any, owner: Any, *fields: str) -> None:
-    """Set string fields that are not empty."""
+def _copy_strings(proto: Any, owner: Any, *fields: str) -> None:
+    """Copy string fields that are not empty."""
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
@@ -228,7 +230,7 @@ def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 
 @functools.lru_cache(maxsize=1024)
 def shape_of(serialized: bytes) -> ir.Shape:
-    """Return a frozen shape, which values share because creating it is slow."""
+    """Return a frozen shape. Values share shapes, because creating them is slow."""
     shape = ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
     shape.freeze()
     return shape
@@ -236,12 +238,12 @@ def shape_of(serialized: bytes) -> ir.Shape:
 
 @functools.lru_cache(maxsize=1024)
 def static_shape(sizes: tuple[int, ...]) -> ir.Shape:
-    """Return the frozen shape of a tensor, which tensors share because creating it is slow."""
+    """Return the frozen shape of a tensor. Tensors share shapes, because creating them is slow."""
     return ir.Shape(sizes, frozen=True)
 
 
 def is_representable(proto: onnx.TypeProto) -> bool:
-    """Return whether onnx-ir can represent a type; not maps, opaque and incomplete types."""
+    """Return whether onnx-ir can represent a type: not a map, opaque or incomplete type."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         return is_representable(getattr(proto, kind).elem_type)
@@ -260,8 +262,8 @@ def write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
 
 def is_described(value: ir.Value) -> bool:
     """Return whether a value has a name and further properties."""
-    known = value.type, metadata_of(value), value.doc_string, meta_entry(value, TYPE_KEY)
-    return bool(value.name) and any(known)
+    properties = value.type, metadata_of(value), value.doc_string, meta_entry(value, TYPE_KEY)
+    return bool(value.name) and any(properties)
 
 
 def entries_of(proto: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:

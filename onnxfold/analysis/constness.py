@@ -248,7 +248,7 @@ class ConstnessAnalysis:
         Dependencies whose computation could fail are computed now.
         """
         try:
-            self._evaluator.compute(self._evaluator.uncertain([buffer]))
+            self._evaluator.compute(self._evaluator.fallible_buffers([buffer]))
         except ComputationFailed:
             return False
         return True

@@ -5,7 +5,7 @@ memory. Element-wise operations and concatenations are computed block by block w
 are written or stored. Other large results are computed at once.
 
 A chain is a graph of expressions. Views are not expressions: they are applied to the arrays at the
-leaves, which are broadcast to the viewed shape first.
+leaves, which are broadcast to the shape of the view first.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from onnxfold.support.arrays import distinct
 from onnxfold.support.forks import cached_property
 
 # Operations whose operands and results all have at most this many bytes are not streamed.
-_LARGE = 1 << 18
+_LARGE_BYTES = 1 << 18
 # Bytes of each operand and result in one step. A few of them fit in the second-level cache.
-_PIECE = 1 << 17
-# Elements along the rows of a piece whose rows and columns are exchanged.
-_COLUMNS = 64
+_PIECE_BYTES = 1 << 17
+# Minimum number of elements along the last axes of a piece that is read across its rows.
+_MIN_ROW_ELEMENTS = 64
 
 
 class Leaf:
@@ -69,19 +69,19 @@ class Step:
 Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
 
 
-def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
+def apply_view(operation: Operation, index: int, expression: Expression) -> Expression:
     """Apply an operation to an expression as a view. Raises Postpone if it requires a copy."""
-    others = [None if b is None else b.array() for b in operation.operands[1:]]
+    parameters = [None if b is None else b.array() for b in operation.operands[1:]]
     views: dict[Expression, Expression] = {}
-    for e in _in_order(expression):
+    for e in _topological_order(expression):
         if isinstance(e, Leaf):
-            views[e] = Leaf(e.buffer, operation.call([e.array, *others], most_bytes=0)[index])
+            views[e] = Leaf(e.buffer, operation.call([e.array, *parameters], max_bytes=0)[index])
         else:
             views[e] = Step(e.operation, [None if o is None else views[o] for o in e.operands])
     return views[expression]
 
 
-def _in_order(expression: Expression) -> list[Expression]:
+def _topological_order(expression: Expression) -> list[Expression]:
     """Return an expression and all its operands, each once, operands first."""
     return operands_first([expression], lambda e: [o for o in e.operands if o is not None])
 
@@ -95,7 +95,7 @@ class Chain:
     def __init__(
         self, expression: Expression, dtype: ir.DataType, *, compact: bool = False
     ) -> None:
-        order = _in_order(expression)
+        order = _topological_order(expression)
         self._order = order
         self.dtype = dtype
         self._leaves = [e for e in order if isinstance(e, Leaf)]
@@ -107,7 +107,7 @@ class Chain:
         self.read_bytes: int = sum(nbytes.values())
         self.fast_axis: int = fast_axis(max(self._leaves, key=nbytes.__getitem__).array)
         itemsizes = [e.array.itemsize for e in self._leaves]
-        self._piece = _PIECE // max(dtype.numpy().itemsize, *itemsizes, 1)
+        self._piece = _PIECE_BYTES // max(dtype.numpy().itemsize, *itemsizes, 1)
         last_uses: dict[Expression, Expression] = {}
         for e in order:
             for operand in e.operands:
@@ -117,7 +117,7 @@ class Chain:
         self._unused: dict[Expression, list[Expression]] = {}
         for operand, consumer in last_uses.items():
             self._unused.setdefault(consumer, []).append(operand)
-        self._touched = 0
+        self._touched_bytes = 0
         self._lock = forks.Lock()
 
     def fill(self, box: Box, target: Array) -> None:
@@ -127,7 +127,7 @@ class Chain:
             copy(target, self._read(root, box))
             return
         with np.errstate(all="ignore"):  # the setting is per thread
-            for piece in boxes(target.shape, self._piece, self.fast_axis, _COLUMNS):
+            for piece in boxes(target.shape, self._piece, self.fast_axis, _MIN_ROW_ELEMENTS):
                 inner = tuple(
                     slice(b.start + p.start, b.start + p.stop)
                     for b, p in zip(box, piece, strict=True)
@@ -147,15 +147,15 @@ class Chain:
         return np.asarray(arrays[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
-        """Return the part of a leaf in a box; release mapped pages after many bytes."""
+        """Return the part of a leaf in a box, and release mapped pages after `KEPT_BYTES` bytes."""
         part = expression.array[box]
         # after a strided read, the next blocks read the other elements of the same pages
         is_dense = distance(part) <= 4 * part.nbytes
         with self._lock:
-            self._touched += part.nbytes if is_dense else part.nbytes // 4
-            is_due = self._touched > KEPT_BYTES
+            self._touched_bytes += part.nbytes if is_dense else part.nbytes // 4
+            is_due = self._touched_bytes > KEPT_BYTES
             if is_due:
-                self._touched = 0
+                self._touched_bytes = 0
         if is_due:
             self.release()
         return part
@@ -201,7 +201,7 @@ class Joined:
 
 
 class Streams:
-    """The block-by-block computation of a sequence of postponed operations, operands first.
+    """The block-by-block computation of a sequence of deferred operations, operands first.
 
     The ``required`` results are stored. A ``root`` is a result of the last operation that is not
     stored, because the caller reads it block by block.
@@ -221,12 +221,14 @@ class Streams:
         self.failures: dict[Operation, str] = {}
         """The operations that cannot be computed, with the reasons."""
         self.operations = {o for o in operations if is_streamable(o)}
-        """The operations that :meth:`make` computes."""
-        self._stored = self._to_store(operations, required)
+        """The operations that :meth:`compute` computes."""
+        self._stored = self._results_to_store(operations, required)
         self._expressions: dict[Buffer, Expression] = {}
         self._joined: Joined | None = None
 
-    def _to_store(self, operations: Sequence[Operation], required: Iterable[Buffer]) -> set[Buffer]:
+    def _results_to_store(
+        self, operations: Sequence[Operation], required: Iterable[Buffer]
+    ) -> set[Buffer]:
         """Return the required results, and those that would be computed more than once."""
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
@@ -241,28 +243,34 @@ class Streams:
                 if result is None or operation not in self.operations:
                     continue
                 chains[result] = result
-                users = uses.get(result, [])
-                if result in stored or not users:
+                consumers = uses.get(result, [])
+                if result in stored or not consumers:
                     continue
-                found = {self._chain_of(user, result, chains) for user in users}
-                if len(found) > 1 or None in found or result.references > len(users):
+                consumer_chains = {
+                    self._chain_of(consumer, result, chains) for consumer in consumers
+                }
+                if (
+                    len(consumer_chains) > 1
+                    or None in consumer_chains
+                    or result.references > len(consumers)
+                ):
                     stored.add(result)
                 else:
-                    chains[result] = found.pop() or result
+                    chains[result] = consumer_chains.pop() or result
         return stored
 
     def _chain_of(
-        self, user: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
+        self, consumer: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
     ) -> Buffer | None:
         """Return the chain of a consumer; None if it requires the stored operand."""
-        result = next((b for b in user.results if b is not None), None)
-        if user not in self.operations or result is None:
+        result = next((b for b in consumer.results if b is not None), None)
+        if consumer not in self.operations or result is None:
             return None
-        if user.kind is not Kind.ELEMENTWISE:
-            return operand if user.operands.count(operand) == 1 else None
+        if consumer.kind is not Kind.ELEMENTWISE:
+            return operand if consumer.operands.count(operand) == 1 else None
         return chains.get(result) if result.shape == operand.shape else None
 
-    def make(self, operation: Operation) -> None:
+    def compute(self, operation: Operation) -> None:
         """Compute the stored results of an operation; record how to compute the others."""
         operands: list[Expression | None] = []
         for buffer in operation.operands:
@@ -275,12 +283,12 @@ class Streams:
             else:
                 return  # the operand failed
         try:
-            for index, result in operation.awaited():
-                self._make(operation, operands, index, result)
+            for index, result in operation.pending_results():
+                self._compute_result(operation, operands, index, result)
         except Unfoldable as error:
             self.failures[operation] = str(error)
 
-    def _make(
+    def _compute_result(
         self,
         operation: Operation,
         operands: Sequence[Expression | None],
@@ -307,7 +315,7 @@ class Streams:
             operand = operands[0]
             assert first is not None and operand is not None
             try:
-                expression = viewed(operation, index, operand)
+                expression = apply_view(operation, index, operand)
             except Postpone:  # a reshape that needs a copy keeps the order of the elements
                 expression = operand
                 if result is not self._root:
@@ -341,9 +349,9 @@ class Streams:
 
 
 def is_large(operation: Operation) -> bool:
-    """Return whether a result or a postponed operand is large, so that it should not be stored."""
-    return any(b is not None and b.nbytes > _LARGE for b in operation.results) or any(
-        b is not None and not b.is_known and b.nbytes > _LARGE for b in operation.operands
+    """Return whether a result or a deferred operand is large, so that it should not be stored."""
+    return any(b is not None and b.nbytes > _LARGE_BYTES for b in operation.results) or any(
+        b is not None and not b.is_known and b.nbytes > _LARGE_BYTES for b in operation.operands
     )
 
 
@@ -357,6 +365,6 @@ def is_streamable(operation: Operation) -> bool:
     if any(b is not None and not b.size for b in operation.results):
         return False
     if operation.kind is Kind.VIEW:
-        first, *others = operation.operands
-        return first is not None and all(b is None or b.is_known for b in others)
+        first, *parameters = operation.operands
+        return first is not None and all(b is None or b.is_known for b in parameters)
     return operation.kind in (Kind.ELEMENTWISE, Kind.ASSEMBLED)

@@ -20,9 +20,15 @@ from onnxfold.fold.evaluation import (
     time_for,
 )
 from onnxfold.fold.inference import is_elementwise, tensor_proto, type_of
-from onnxfold.fold.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
+from onnxfold.fold.operation import (
+    EAGER_BYTES,
+    OWN,
+    Operation,
+    deferred_operations,
+    effective_bytes,
+)
 from onnxfold.fold.pool import Buffer, Pool
-from onnxfold.fold.pool.buffer import Array, weight_of
+from onnxfold.fold.pool.buffer import Array, allocated_bytes
 from onnxfold.ir.graphs import nodes_within, subgraphs_of
 from onnxfold.ir.storage import data_bytes
 from onnxfold.ir.storage.encode import function_proto
@@ -36,12 +42,12 @@ from onnxfold.support.isolated import Processes
 from onnxfold.support.process_state import ProcessState
 
 # Minimum evaluation budget in bytes, regardless of `--memory-limit`.
-_LEAST_MEMORY = 16 << 20
+_MIN_MEMORY = 16 << 20
 # Data inside a model is held several times: as a protobuf message, serialized, and parsed by
 # onnxruntime.
 _COPIES = 4
 # Upper bound for the number of multiplications that finish within milliseconds.
-_MOST_PRODUCTS = 1 << 24
+_MAX_PRODUCTS = 1 << 24
 # Number of recently used sessions that are kept open in this process.
 _KEPT_SESSIONS = 8
 # Operands of up to this many bytes are initializers of the evaluated model; larger ones are inputs.
@@ -77,24 +83,24 @@ class Engines:
         self._functions = {f.identifier(): f for f in functions}
         self._libraries = list(libraries)
         self.time = time or time_for(0)
-        self._memory = max(pool.memory_limit, _LEAST_MEMORY)
+        self._memory = max(pool.memory_limit, _MIN_MEMORY)
         """Maximum bytes of one computation, without the mapped files of the model."""
-        self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
+        self._open_cached_model = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
     def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
         """Compute the missing results of an operation, unless an operand failed.
 
         A failure is added to ``failures`` with its reason.
         """
-        awaited = operation.awaited()
-        if not awaited or any(o.awaited() for o in postponed(operation.operands)):
+        pending = operation.pending_results()
+        if not pending or any(o.pending_results() for o in deferred_operations(operation.operands)):
             return
         try:
-            arrays = self.evaluate(operation, [k for k, _ in awaited])
+            arrays = self.evaluate(operation, [k for k, _ in pending])
         except (Unfoldable, MemoryError) as error:
             failures[operation] = str(error) or "out of memory"
             return
-        for (_, buffer), array in zip(awaited, arrays, strict=True):
+        for (_, buffer), array in zip(pending, arrays, strict=True):
             try:
                 self._pool.fulfil(buffer, array)
             except ValueError as error:
@@ -114,31 +120,36 @@ class Engines:
                 return [computed[k] for k in indices]
             operation.kernel = None
         try:
-            return self._by_onnxruntime(operation, indices)
+            return self._run_onnxruntime(operation, indices)
         except EvaluationError as error:
             raise Unfoldable(str(error)) from error
 
-    def _by_onnxruntime(self, operation: Operation, indices: Sequence[int]) -> list[Array]:
-        """Return results computed by onnxruntime, in this process only if that is certain."""
+    def _run_onnxruntime(self, operation: Operation, indices: Sequence[int]) -> list[Array]:
+        """Return results of onnxruntime.
+
+        Operations run in a child process unless `_is_safe_in_process`.
+        """
         if not self.time.share():
             raise EvaluationError(self.time.reason)
         exact = self._exact and not operation.is_wide
-        is_certain = _is_certain(operation)
+        in_process = _is_safe_in_process(operation)
         nodes = nodes_within([operation.node]) if self._functions else ()
         is_call = any(n.op_identifier() in self._functions for n in nodes)
-        functions = self._serialized if is_call else []
-        proto, operands = _assemble(operation, indices, functions, general=is_certain)
+        functions = self._function_protos if is_call else []
+        proto, operands = _assemble(operation, indices, functions, general=in_process)
         model = proto.SerializeToString()
         outputs = [output.name for output in proto.graph.output]
         feeds = {name: b.array() for name, b in operands.items()}
-        if is_certain:
+        if in_process:
             # operations that differ only in their operands share a session
-            opened = open_model if proto.graph.initializer else self._opened
+            create_session = open_model if proto.graph.initializer else self._open_cached_model
             with self.time.spending():
-                results = onnxruntime(model, feeds, outputs, exact=exact, opened=opened)
-            return [_encoded(array) for array in results]
-        used = self._pool.statistics.live_bytes
-        used += sum(b.nbytes for b in operands.values() if b.span() is None)
+                results = onnxruntime(
+                    model, feeds, outputs, exact=exact, create_session=create_session
+                )
+            return [_encode_strings(array) for array in results]
+        used_bytes = self._pool.statistics.live_bytes
+        used_bytes += sum(b.nbytes for b in operands.values() if b.span() is None)
         results = evaluate_isolated(
             model,
             feeds,
@@ -146,25 +157,25 @@ class Engines:
             exact=exact,
             limit=self.time,
             libraries=self._libraries,
-            memory=max(self._memory // 4, self._memory - used),
+            memory=max(self._memory // 4, self._memory - used_bytes),
             processes=self._process.shared(Processes),
         )
-        return [_encoded(array) for array in results]
+        return [_encode_strings(array) for array in results]
 
     @cached_property
-    def _serialized(self) -> list[onnx.FunctionProto]:
+    def _function_protos(self) -> list[onnx.FunctionProto]:
         return list(map(function_proto, self._functions.values()))
 
     def _admit(self, operation: Operation) -> None:
         """Free memory for an operation. Raises Unfoldable if it exceeds a limit of the run."""
-        needed = sum(_memory_of(b) for b in operation.operands if b is not None)
-        needed += sum(b.nbytes for b in operation.results if b is not None)
-        if needed <= EAGER_BYTES or _is_free(operation):
+        required_bytes = sum(_copied_bytes(b) for b in operation.operands if b is not None)
+        required_bytes += sum(b.nbytes for b in operation.results if b is not None)
+        if required_bytes <= EAGER_BYTES or _takes_no_memory(operation):
             return
-        if needed > self._memory:
-            raise Unfoldable(_TOO_LARGE.format(needed))
-        self._pool.make_room(needed)
-        if needed > self.time.nbytes:
+        if required_bytes > self._memory:
+            raise Unfoldable(_TOO_LARGE.format(required_bytes))
+        self._pool.make_room(required_bytes)
+        if required_bytes > self.time.nbytes:
             raise Unfoldable(self.time.reason)
 
     def admit_graphs(self, operation: Operation) -> None:
@@ -178,9 +189,9 @@ class Engines:
         if not graphs:
             return
         tensors = tensors_in(graphs)
-        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
-        if needed > self._memory:
-            raise Unfoldable(_TOO_LARGE.format(needed))
+        required_bytes = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
+        if required_bytes > self._memory:
+            raise Unfoldable(_TOO_LARGE.format(required_bytes))
 
 
 def _assemble(
@@ -210,17 +221,17 @@ def _assemble(
     for buffer in inputs:
         if buffer is not None and buffer not in names:
             names[buffer] = f"{OWN}c{len(names)}"
-            _supply(graph, feeds, buffer, names[buffer], general)
+            _add_operand(graph, feeds, buffer, names[buffer], general)
     for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
         assert buffer is not None and value.name is not None
-        _supply(graph, feeds, buffer, value.name, general)
+        _add_operand(graph, feeds, buffer, value.name, general)
     outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
     graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
     graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in indices)
     return model, feeds
 
 
-def _supply(
+def _add_operand(
     graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
 ) -> None:
     """Add a known operand as an initializer, or as an input and to the feeds."""
@@ -236,7 +247,7 @@ def _supply(
     feeds[name] = buffer
 
 
-def _is_certain(operation: Operation) -> bool:
+def _is_safe_in_process(operation: Operation) -> bool:
     """Return whether onnxruntime may compute an operation in this process.
 
     A child process takes a third of a second. Element-wise ops, reductions, small products and
@@ -253,27 +264,27 @@ def _is_certain(operation: Operation) -> bool:
     if not operation.results:  # onnx could not infer the shape of the result
         return False
     if isinstance(definition, MatMul):
-        return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
+        return math.prod(b.size for b in operation.operands if b is not None) <= _MAX_PRODUCTS
     if traits & (Trait.ALONG_AXES | Trait.ORDERS):
         return True
     dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
     return is_elementwise(node.op_type, operation.opset, dtypes)
 
 
-def _memory_of(buffer: Buffer) -> int:
+def _copied_bytes(buffer: Buffer) -> int:
     """Return the bytes of the copy that an engine makes of an operand.
 
     An engine reads an operand in row-major order without a copy.
     """
     if buffer.dtype == ir.DataType.STRING and buffer.is_known:
-        once = distinct(buffer.array())
-        return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
+        elements = distinct(buffer.array())
+        return _COPIES * allocated_bytes(elements) * buffer.size // max(1, elements.size)
     if buffer.is_known and buffer.array().flags.c_contiguous:
         return 0
     return buffer.nbytes
 
 
-def _is_free(operation: Operation) -> bool:
+def _takes_no_memory(operation: Operation) -> bool:
     """Return whether a result takes no memory: a view, or computed from repeated elements."""
     if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
@@ -283,10 +294,10 @@ def _is_free(operation: Operation) -> bool:
     return operation.kind is Kind.VIEW
 
 
-def _encoded(array: Array) -> Array:
+def _encode_strings(array: Array) -> Array:
     """Return an array with strings encoded as bytes, as the pool stores them."""
     if not array.dtype.hasobject:
         return array
-    texts = np.empty(array.size, object)
-    texts[:] = [s if isinstance(s, bytes) else s.encode() for s in array.flat]
-    return texts.reshape(array.shape)
+    encoded = np.empty(array.size, object)
+    encoded[:] = [s if isinstance(s, bytes) else s.encode() for s in array.flat]
+    return encoded.reshape(array.shape)

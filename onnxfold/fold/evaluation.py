@@ -44,13 +44,13 @@ _WALL_TIME_RATIO = 2
 # CPU seconds charged for a failed evaluation, because the next one starts another process.
 _START_COST = 0.1
 # Time limit of the smallest model, in CPU seconds. Constants of real models take milliseconds.
-_LEAST_SECONDS = 3.0
+_MIN_SECONDS = 3.0
 # A model of this many bytes gets one CPU second more: constants of large weights take longer.
-_BYTES_PER_SECOND = 16 << 20
+_MODEL_BYTES_PER_SECOND = 16 << 20
 # Lower bound for the bytes that NumPy processes in a second.
-_WORKED_PER_SECOND = 256 << 20
+_NUMPY_BYTES_PER_SECOND = 256 << 20
 # No evaluation starts with fewer remaining CPU seconds.
-_LEAST_USEFUL = 0.2
+_MIN_SHARE_SECONDS = 0.2
 _UNLIMITED = 1e6  # CPU seconds
 
 
@@ -62,7 +62,7 @@ class TimeLimit:
     """The limit of the CPU time that all evaluations of a run take together.
 
     Wall time does not count, because the set of folded constants should not depend on other
-    processes of the machine. ``remaining`` is the number of seconds that are left.
+    processes of the machine. ``remaining`` is the number of remaining seconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -71,12 +71,12 @@ class TimeLimit:
 
     def share(self) -> float:
         """Return the CPU seconds for the next evaluation: half of the remaining ones, or 0."""
-        return self.remaining / 2 if self.remaining > _LEAST_USEFUL else 0.0
+        return self.remaining / 2 if self.remaining > _MIN_SHARE_SECONDS else 0.0
 
     @property
     def nbytes(self) -> int:
         """Number of bytes that NumPy can process in the next evaluation."""
-        return int(self.share() * _WORKED_PER_SECOND)
+        return int(self.share() * _NUMPY_BYTES_PER_SECOND)
 
     @property
     def reason(self) -> str:
@@ -90,16 +90,16 @@ class TimeLimit:
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
         """Subtract the CPU time that this thread and its helper threads spend in the context."""
-        began = cpu_time()
+        start = cpu_time()
         try:
             yield
         finally:
-            self.remaining -= cpu_time() - began
+            self.remaining -= cpu_time() - start
 
 
 def time_for(nbytes: int) -> TimeLimit:
     """Return the time limit of a model with ``nbytes`` bytes."""
-    return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
+    return TimeLimit(_MIN_SECONDS + nbytes / _MODEL_BYTES_PER_SECOND)
 
 
 def evaluate_isolated(
@@ -132,10 +132,10 @@ def evaluate_isolated(
     request = [list(feeds), list(outputs), exact, memory, list(libraries)]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
     seconds = limit.share()
-    began = time.monotonic()
+    start = time.monotonic()
     spent = None
     try:
-        (spent, answer), made = isolated.run(
+        (spent, answer), results = isolated.run(
             f"{__name__}:serve",
             request,
             arrays,
@@ -157,19 +157,19 @@ def evaluate_isolated(
         raise EvaluationError(reason) from failure
     finally:
         if spent is None:
-            spent = min(seconds, time.monotonic() - began) + _START_COST
+            spent = min(seconds, time.monotonic() - start) + _START_COST
         limit.remaining -= spent
     if isinstance(answer, str):
         raise EvaluationError(answer)
     return [
-        array if texts is None else _string_array(texts, array.shape)
-        for texts, array in zip(answer, made, strict=True)
+        array if strings is None else _string_array(strings, array.shape)
+        for strings, array in zip(answer, results, strict=True)
     ]
 
 
-def _string_array(texts: Sequence[str], shape: tuple[int, ...]) -> Array:
-    array = np.empty(len(texts), object)
-    array[:] = texts
+def _string_array(strings: Sequence[str], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(strings), object)
+    array[:] = strings
     return array.reshape(shape)
 
 
@@ -177,30 +177,30 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
     """Run a model in this process; the function that `evaluate_isolated` calls in a child process.
 
     The first element of the answer is the CPU time in seconds. The second one is the message of an
-    error, or a list with the texts of each string result and None for each numeric result.
+    error, or a list with the elements of each string result and None for each numeric result.
     """
     import onnxruntime as ort
 
     ort.set_default_logger_severity(4)
-    began = time.process_time()
+    start = time.process_time()
     names, outputs, exact, memory, libraries = request
     model = arrays[0].tobytes()
     feeds = dict(zip(names, arrays[1:], strict=True))
     try:
-        opened = functools.partial(open_model, libraries=libraries)
-        results = onnxruntime(model, feeds, outputs, exact=exact, opened=opened)
+        create_session = functools.partial(open_model, libraries=libraries)
+        results = onnxruntime(model, feeds, outputs, exact=exact, create_session=create_session)
     except EvaluationError as error:
         if isinstance(error.__cause__, MemoryError) or "alloc" in str(error):
             raise MemoryError from error
-        return [time.process_time() - began, str(error)], []
+        return [time.process_time() - start, str(error)], []
     if sum(array.nbytes for array in results) > memory:
         raise MemoryError
-    texts: list[list[str] | None] = [None] * len(results)
+    strings: list[list[str] | None] = [None] * len(results)
     for k, array in enumerate(results):
         if array.dtype.hasobject:
-            texts[k] = [s.decode() if isinstance(s, bytes) else str(s) for s in array.flat]
+            strings[k] = [s.decode() if isinstance(s, bytes) else str(s) for s in array.flat]
             results[k] = np.empty(array.shape, bool)  # transfers the shape only
-    return [time.process_time() - began, texts], results
+    return [time.process_time() - start, strings], results
 
 
 def open_model(model: bytes, threads: int, libraries: Sequence[str] = ()) -> Any:
@@ -216,7 +216,7 @@ def onnxruntime(
     outputs: Sequence[str],
     *,
     exact: bool,
-    opened: Callable[[bytes, int], Any] = open_model,
+    create_session: Callable[[bytes, int], Any] = open_model,
 ) -> list[Array]:
     """Run a model on onnxruntime, node by node, and return views of onnxruntime's results.
 
@@ -229,20 +229,20 @@ def onnxruntime(
             the two runs differ.
     """
     try:
-        values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
+        inputs = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
         # only the digests of the first results are kept, so that memory holds one set of results
         digests = None
         if exact:
-            began = cpu_time()
-            computed = opened(model, _SEVERAL_THREADS).run_with_ort_values(outputs, values)
-            several = cpu_time() - began
+            start = cpu_time()
+            computed = create_session(model, _SEVERAL_THREADS).run_with_ort_values(outputs, inputs)
+            threaded_seconds = cpu_time() - start
             digests = [_digest(array_of(value)) for value in computed]
             del computed
-        began = cpu_time()
-        computed = opened(model, 1).run_with_ort_values(outputs, values)
+        start = cpu_time()
+        computed = create_session(model, 1).run_with_ort_values(outputs, inputs)
         results = [array_of(value) for value in computed]
         if exact:  # the several threads together spent as much CPU time as one thread
-            add_helpers(max(0.0, cpu_time() - began - several))
+            add_helpers(max(0.0, cpu_time() - start - threaded_seconds))
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise EvaluationError(message_of(error)) from error
     if digests is not None and digests != [_digest(array) for array in results]:

@@ -1,6 +1,6 @@
-"""The evaluator, which computes operations immediately or postpones them.
+"""The evaluator, which computes operations immediately or defers them.
 
-Small operations with known operands are computed immediately. All others are postponed: the result
+Small operations with known operands are computed immediately. All others are deferred: the result
 is a buffer with a shape and a dtype, whose elements are computed when they are needed.
 :mod:`onnxfold.fold.engines` selects the engine.
 """
@@ -20,9 +20,9 @@ from onnxfold.fold.evaluation import TimeLimit
 from onnxfold.fold.operation import (
     EAGER_BYTES,
     Operation,
+    deferred_operations,
     effective_bytes,
     one_element_array,
-    postponed,
 )
 from onnxfold.fold.pool import Buffer, Pool
 from onnxfold.fold.pool.blocks import KEPT_BYTES, Source
@@ -33,7 +33,7 @@ from onnxfold.support.process_state import THIS_PROCESS, ProcessState
 
 
 class ComputationFailed(Exception):
-    """A failure of postponed operations, whose nodes must be kept in the model."""
+    """A failure of deferred operations, whose nodes must be kept in the model."""
 
     def __init__(self, failures: Mapping[Operation, str]) -> None:
         super().__init__("; ".join(failures.values()))
@@ -65,7 +65,7 @@ class Evaluator:
 
         Raises:
             Unfoldable: No engine can compute it; the message is the reason.
-            ComputationFailed: It depends on a postponed operation that failed.
+            ComputationFailed: It depends on a deferred operation that failed.
         """
         self._engines = Engines(pool, functions, exact, time, process, libraries)
         self.time = self._engines.time
@@ -84,9 +84,9 @@ class Evaluator:
             # kernel would not stop at the memory limit.
             operation.kernel = None
             self.compute([b for b in operation.operands if b is not None])
-            used = [k for k, output in enumerate(outputs) if output.name]
+            indices = [k for k, output in enumerate(outputs) if output.name]
             computed: list[Buffer | None] = [None] * len(outputs)
-            for k, array in zip(used, self._engines.evaluate(operation, used), strict=True):
+            for k, array in zip(indices, self._engines.evaluate(operation, indices), strict=True):
                 computed[k] = self.pool.adopt(array)
             return computed
         results = []
@@ -101,7 +101,7 @@ class Evaluator:
         return results
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
-        """Compute or postpone by the NumPy kernel; return None if the kernel does not apply."""
+        """Compute or defer with the NumPy kernel; return None if the kernel does not apply."""
         operands = operation.operands
         kind = operation.kind
         unknown = [b for b in operands if b is not None and b.elements is None]
@@ -112,11 +112,13 @@ class Evaluator:
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
         if kind is Kind.SHAPE:
             # the shape that onnxruntime computes may differ from the shape that onnx infers
-            inferred = [o for o in postponed(unknown) if o.kernel is None]
-            self.compute([b for operation in inferred for _, b in operation.awaited()])
-        known = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
+            without_kernel = [o for o in deferred_operations(unknown) if o.kernel is None]
+            self.compute(
+                [b for operation in without_kernel for _, b in operation.pending_results()]
+            )
+        is_immediate = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
         if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
-            known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
+            is_immediate and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
             return None
         arrays: list[Array | None] = []
@@ -125,18 +127,20 @@ class Evaluator:
                 arrays.append(None)
             else:
                 arrays.append(b.array() if b.is_known else one_element_array(b))
-        if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
+        if kind is Kind.ELEMENTWISE and not (
+            is_immediate and effective_bytes(arrays) <= EAGER_BYTES
+        ):
             # one repeated element suffices for the shape and dtype of the result
-            known = False
+            is_immediate = False
             arrays = [None if b is None else one_element_array(b) for b in operands]
         try:
-            computed = operation.call(arrays, most_bytes=EAGER_BYTES)
+            computed = operation.call(arrays, max_bytes=EAGER_BYTES)
         except NotExact:
             operation.kernel = None
             return None
         except Postpone:
             return None
-        if known:
+        if is_immediate:
             return [*map(self.pool.adopt, computed)]
         results = [
             self.pool.defer(a.shape, ir.DataType.from_numpy(a.dtype), operation) for a in computed
@@ -152,12 +156,12 @@ class Evaluator:
         buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
             return
-        for buffer in buffers:  # their consumers may not have retained them yet
+        for buffer in buffers:  # the consumers may not have retained them yet
             self.pool.retain(buffer)
         try:
             # a tensor may be read long after the pass, outside of its context
             with np.errstate(all="ignore"):
-                failures = self._compute(postponed(buffers), buffers).failures
+                failures = self._compute(deferred_operations(buffers), buffers).failures
         finally:
             for buffer in buffers:
                 buffer.references -= 1
@@ -170,7 +174,7 @@ class Evaluator:
         If its last operation cannot be computed block by block, the buffer is computed, and the
         result is None. Raises ComputationFailed.
         """
-        operations = postponed([buffer])
+        operations = deferred_operations([buffer])
         if not operations or not is_streamable(operations[-1]):
             self.compute([buffer])
             return None
@@ -182,7 +186,7 @@ class Evaluator:
 
     def _fail(self, failures: Mapping[Operation, str]) -> NoReturn:
         if self._widening is not None:
-            self._widening.learn(failures)
+            self._widening.record_failures(failures)
         raise ComputationFailed(failures)
 
     def _compute(
@@ -192,27 +196,29 @@ class Evaluator:
         streams = Streams(self.pool, self.time, operations, required, root)
         for operation in operations:
             if operation in streams.operations:
-                streams.make(operation)
+                streams.compute(operation)
                 continue
-            read = [b for b in operation.operands if b is not None and b.nbytes > KEPT_BYTES]
+            large_operands = [
+                b for b in operation.operands if b is not None and b.nbytes > KEPT_BYTES
+            ]
             self._engines.compute(operation, streams.failures)
-            for buffer in read:
+            for buffer in large_operands:
                 buffer.release_pages()
         return streams
 
-    def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Return the deferred buffers whose computation could fail and on which these depend.
+    def fallible_buffers(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Return the deferred buffers that ``buffers`` depend on and whose computation could fail.
 
-        A buffer that another returned buffer depends on is omitted.
+        A buffer is omitted if another returned buffer depends on it.
         """
-        operations = postponed(buffers)
+        operations = deferred_operations(buffers)
         if not operations:
             return []
-        found: list[Buffer] = []
+        fallible: list[Buffer] = []
         for operation in operations:
             if is_streamable(operation):
                 continue
             if is_large(operation) or operation.kind is Kind.GENERAL:
-                found += [buffer for _, buffer in operation.awaited()]
-        operands = {b for operation in postponed(found) for b in operation.operands}
-        return [buffer for buffer in found if buffer not in operands]
+                fallible += [buffer for _, buffer in operation.pending_results()]
+        operands = {b for operation in deferred_operations(fallible) for b in operation.operands}
+        return [buffer for buffer in fallible if buffer not in operands]

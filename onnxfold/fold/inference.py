@@ -17,8 +17,8 @@ from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ops import definition_of, find
 from onnxfold.ops.numpy_kernels import Array, Unfoldable
 
-MOST_SIZES = 64
-"""Integer operands of up to this many elements are passed to shape inference: they may be sizes."""
+MAX_SIZE_ELEMENTS = 64
+"""Integer operands of up to this many elements may be sizes and are passed to shape inference."""
 # A shape that only element-wise ops preserve: all sizes differ, and one of them is 1.
 _ANY_SIZES = [2, 3, 1, 5]
 # The exceptions that onnx raises for invalid nodes.
@@ -54,7 +54,7 @@ def infer(operation: Operation) -> list[_Type | None]:
         types[name] = type_of(buffer)
         # for floats, such as the scales of Resize, onnx may infer other sizes than onnxruntime
         is_integer = buffer.dtype.is_integer() and buffer.dtype.bitwidth >= 8
-        if is_integer and buffer.is_known and buffer.size <= MOST_SIZES:
+        if is_integer and buffer.is_known and buffer.size <= MAX_SIZE_ELEMENTS:
             data[name] = tensor_proto(buffer.array())
     proto = operation.to_proto(names, outputs)
     inferred = infer_types(schema, proto, types, data, operation.opsets)
@@ -110,7 +110,7 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
         definition = definition_of(use.node)
         if use.idx in definition.overwritten and definition.overwrites(use.node):
             return False
-        if elements is None or elements.size > MOST_SIZES:
+        if elements is None or elements.size > MAX_SIZE_ELEMENTS:
             continue
         if use.idx not in definition.restricted_constants:
             continue
@@ -189,8 +189,8 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
 
 def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
     """Return a protobuf tensor with the elements of a pool array."""
-    texts = elements.astype(object) if elements.dtype.kind == "S" else elements
-    return onnx.numpy_helper.from_array(texts, name)
+    array = elements.astype(object) if elements.dtype.kind == "S" else elements
+    return onnx.numpy_helper.from_array(array, name)
 
 
 def _result_type(proto: onnx.TypeProto | None) -> _Type | None:

@@ -27,7 +27,7 @@ EAGER_BYTES = 1 << 16
 # Models have thousands of operations on scalars and short lists. If all arrays have at most this
 # many elements, their bytes are estimated instead of counted.
 _SCALAR_SIZE = 16
-# The estimate.
+# Bytes of the broadcast of two such arrays with 8-byte elements, which is an upper bound.
 _SCALAR_BYTES = 8 * _SCALAR_SIZE * _SCALAR_SIZE
 # Arrays of up to this many elements are not collapsed.
 _COLLAPSED_SIZE = 64
@@ -36,7 +36,7 @@ _Computed = TypeVar("_Computed")
 
 
 class Operation(Deferred):
-    """A node with the buffers of its constant operands; its computation may be postponed.
+    """A node with the buffers of its constant operands; its computation may be deferred.
 
     The captures are outer values that the node's subgraphs read. ``operands`` contains the buffers
     of the inputs, followed by those of the captures.
@@ -68,7 +68,7 @@ class Operation(Deferred):
         """The operands without the captures."""
         return self.operands[: len(self.operands) - len(self.captures)]
 
-    def awaited(self) -> list[tuple[int, Buffer]]:
+    def pending_results(self) -> list[tuple[int, Buffer]]:
         """Return the indices and buffers of the results that are not computed yet."""
         return [
             (k, buffer)
@@ -95,9 +95,7 @@ class Operation(Deferred):
             self._kind = self.kernel.kind_for(dtypes, self.attributes)
         return self._kind
 
-    def call(
-        self, arrays: Sequence[Array | None], most_bytes: int | None = None
-    ) -> Sequence[Array]:
+    def call(self, arrays: Sequence[Array | None], max_bytes: int | None = None) -> Sequence[Array]:
         """Return the results of the NumPy kernel; see `NumpyKernel.__call__`.
 
         Element-wise kernels compute repeated elements once.
@@ -106,8 +104,8 @@ class Operation(Deferred):
         shape = None
         if self.kind is Kind.ELEMENTWISE:
             arrays, shape = collapse(arrays)
-        outputs = len(self.node.outputs)
-        computed = self.kernel(arrays, self.attributes, n_outputs=outputs, most_bytes=most_bytes)
+        n_outputs = len(self.node.outputs)
+        computed = self.kernel(arrays, self.attributes, n_outputs=n_outputs, most_bytes=max_bytes)
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
@@ -127,8 +125,8 @@ class Operation(Deferred):
         return proto
 
 
-def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
-    """Return the postponed operations on which the buffers depend, operands first."""
+def deferred_operations(buffers: Sequence[Buffer | None]) -> list[Operation]:
+    """Return the deferred operations on which the buffers depend, operands first."""
     roots = _producers(buffers)
     if not roots:
         return []
@@ -224,10 +222,8 @@ def collapse(
             continue
         axes = range(-a.ndim, 0)
         slices = [slice(0, 1) if axis in repeated_axes else slice(None) for axis in axes]
-        index = (
-            *slices,
-            ...,
-        )  # with the ellipsis, the result has no axes instead of being a scalar
+        # with the ellipsis, NumPy returns an array instead of a scalar
+        index = (*slices, ...)
         collapsed.append(a[index])
     return collapsed, shape
 

@@ -2,8 +2,8 @@
 
 A chain is a sequence of operations in wide precision. Each result has the declared dtype and is
 rounded from a wide buffer. The next operation of the chain reads the wide buffer. Both buffers are
-postponed like other results: only stored results are rounded, tile by tile. A chain continues after
-a stored result as long as the result is postponed.
+deferred like other results: only stored results are rounded, tile by tile. A chain continues after
+a stored result as long as the result is deferred.
 
 Comparisons, casts, shifts, quantization, bodies and functions depend on the dtype. They end a chain
 and get the rounded value, as in the model. A cast to a dtype with more bits is lossless and does
@@ -57,12 +57,12 @@ class Widening:
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
             return results
         try:
-            return self._in_wide(operation, results) or results
+            return self._apply_wide(operation, results) or results
         except Unfoldable as error:
             self._refuse(operation.node, str(error))
             return results
 
-    def learn(self, failures: Mapping[Operation, str]) -> None:
+    def record_failures(self, failures: Mapping[Operation, str]) -> None:
         """Record operations that failed in wide precision, so that they are not tried again."""
         for operation, reason in failures.items():
             if operation.is_wide:
@@ -73,40 +73,46 @@ class Widening:
         value = next((o.name for o in node.outputs if o.name), "")
         self._rounded[value] = f"{node.op_type}: {reason}"
 
-    def _in_wide(
+    def _apply_wide(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
         """Return the results rounded from wide ones; None if normal precision applies."""
         node = operation.node
-        continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
+        continues_chain = any(b is not None and _wide_of(b) is not None for b in operation.operands)
         definition = definition_of(node)
         if node in self._refused or Trait.USES_BITS in definition.traits:
             return None
-        if not continues and definition.traits & (Trait.MOVES | Trait.FREE):
+        if not continues_chain and definition.traits & (Trait.MOVES | Trait.FREE):
             return None
         if Trait.CONVERTS in definition.traits:
             return self._cast(operation, results)
-        form = None if operation.captures else _form(node.op_type, operation.opset, node.domain)
-        if form is None:
-            if continues:
+        signature = (
+            None if operation.captures else _signature(node.op_type, operation.opset, node.domain)
+        )
+        if signature is None:
+            if continues_chain:
                 raise Unfoldable("its body computes in the declared dtypes")
             return None
-        variables, allowed, output_variables = form
-        formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
+        variables, allowed, output_variables = signature
+        input_variables = [
+            variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))
+        ]
         # operands that determine the dtype of a result are widened, as well as other floats
-        widened = [
+        is_widened = [
             b is not None
             and b.dtype in WIDE
             and f"tensor({WIDE[b.dtype].name.lower()})" in allowed.get(variable, ())
-            for b, variable in zip(operation.operands, formal, strict=True)
+            for b, variable in zip(operation.operands, input_variables, strict=True)
         ]
-        pairs = zip(widened, formal, strict=True)
+        pairs = zip(is_widened, input_variables, strict=True)
         if not any(is_wide and variable in output_variables for is_wide, variable in pairs):
-            if continues and output_variables & set(variables):
+            if continues_chain and output_variables & set(variables):
                 raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
             return None
         operands: list[Buffer | None] = []
-        for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True):
+        for b, is_wide, variable in zip(
+            operation.operands, is_widened, input_variables, strict=True
+        ):
             if b is None or not is_wide:
                 operands.append(b)
             elif variable in output_variables or b.dtype in _FLOATS:
@@ -122,7 +128,7 @@ class Widening:
         finally:
             for buffer in converted:
                 self._pool.release(buffer)
-        if any(not _is_twin(*pair) for pair in zip(wide_results, results, strict=True)):
+        if any(not _matches(*pair) for pair in zip(wide_results, results, strict=True)):
             for unused in wide_results:
                 if unused is not None and not unused.references:
                     self._pool.discard(unused)
@@ -161,12 +167,12 @@ class Widening:
             return None
         if not {first.dtype, result.dtype} <= {*_FLOATS, _T.DOUBLE}:
             return None
-        holds_all = bool(np.can_cast(first.dtype.numpy(), result.dtype.numpy(), "safe"))
-        return [self._round(wide, result, operation.node, is_chained=holds_all)]
+        is_lossless = bool(np.can_cast(first.dtype.numpy(), result.dtype.numpy(), "safe"))
+        return [self._round(wide, result, operation.node, is_chained=is_lossless)]
 
 
 @functools.cache
-def _form(
+def _signature(
     op_type: str, opset: int, domain: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
     """Return the type variables of the inputs, their allowed types, and those of the outputs.
@@ -192,7 +198,7 @@ def _wide_of(buffer: Buffer) -> Buffer | None:
     return buffer.held
 
 
-def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
+def _matches(wide: Buffer | None, result: Buffer | None) -> bool:
     if wide is None or result is None:
         return wide is result
     return wide.shape == result.shape and wide.dtype in (result.dtype, WIDE.get(result.dtype))
@@ -219,9 +225,9 @@ def _to_odd(x: Array) -> Array:
     S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
     rounding to odd", 2008.
     """
-    near = np.atleast_1d(x.astype(np.float32))
-    bits = near.view(np.uint32)
-    back = near.astype(np.float64)
-    bits -= np.abs(back) > np.abs(x)  # toward zero
-    bits |= (back != x) & ~np.isnan(x)
-    return near.reshape(x.shape)
+    nearest = np.atleast_1d(x.astype(np.float32))
+    bits = nearest.view(np.uint32)
+    widened = nearest.astype(np.float64)
+    bits -= np.abs(widened) > np.abs(x)  # toward zero
+    bits |= (widened != x) & ~np.isnan(x)
+    return nearest.reshape(x.shape)

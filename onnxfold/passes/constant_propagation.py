@@ -73,7 +73,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         run.room -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, run.pool, folding.sweep.facts)
         remove_nodes(folding.cut.removed)
-        run.pool.settle()  # the stored tensors hold references to their buffers
+        run.pool.unbind_all()  # the stored tensors hold references to their buffers
         folded = len(folding.cut.removed) + folding.inlined
         outcome.folded += folded
         outcome.stays = {}
@@ -98,7 +98,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
-                pool.settle()
+                pool.unbind_all()
                 sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()
@@ -109,10 +109,10 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     growth = Growth(run.room - unlimited, self._per_node), Growth(unlimited)
                     cut = Cut(sweep, pool, self._options, growth)
                     decisions = cut.explain(folded=self._options.explain)
-                    pool.settle(cut.stored)
+                    pool.unbind_all(except_for=cut.stored)
                     if compute:
                         stored = [*map(pool.buffer_of, cut.stored)]
-                        evaluator.compute(evaluator.uncertain(stored))
+                        evaluator.compute(evaluator.fallible_buffers(stored))
                     return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined

@@ -18,7 +18,7 @@ from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
 from onnxfold.api.options import Options
 from onnxfold.fold.evaluator import Evaluator
-from onnxfold.fold.inference import MOST_SIZES, may_be_constant
+from onnxfold.fold.inference import MAX_SIZE_ELEMENTS, may_be_constant
 from onnxfold.fold.operation import Operation
 from onnxfold.fold.pool import Buffer, Pool
 from onnxfold.ir import storage
@@ -227,7 +227,7 @@ class Sweep:
         return list(found)
 
     def _cost_of(self, operation: Operation, output: ir.Value, buffer: Buffer) -> float:
-        elements = buffer.array() if buffer.is_known and buffer.size <= MOST_SIZES else None
+        elements = buffer.array() if buffer.is_known and buffer.size <= MAX_SIZE_ELEMENTS else None
         if not may_be_constant(output, buffer.dtype, elements):
             return FORBIDDEN
         if self._options.fold_all:
@@ -300,7 +300,7 @@ def _content(buffer: Buffer | None) -> Hashable:
 
     For large buffers and strings, the key is the buffer itself.
     """
-    if buffer is None or not buffer.is_known or buffer.nbytes > MOST_SIZES:
+    if buffer is None or not buffer.is_known or buffer.nbytes > MAX_SIZE_ELEMENTS:
         return buffer
     kind = buffer.dtype, buffer.shape
     return buffer if buffer.dtype == ir.DataType.STRING else (*kind, buffer.array().tobytes())

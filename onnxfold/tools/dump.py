@@ -182,7 +182,7 @@ class Dump:
 def _text_of(model: ir.Model) -> str:
     """Return the model in onnx's text form, with the type, shape and bytes of large tensors only.
 
-    These tensors are not read, and postponed constants are not computed.
+    These tensors are not read, and deferred constants are not computed.
     """
     try:
         return str(onnx.printer.to_text(to_proto(model, _leave_out)))

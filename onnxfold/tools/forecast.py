@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.api.options import Options
 from onnxfold.fold.block_execution import is_streamable
-from onnxfold.fold.operation import postponed
+from onnxfold.fold.operation import deferred_operations
 from onnxfold.fold.pool import Buffer, Pool
 from onnxfold.fold.pool.blocks import LARGE, SLAB
 from onnxfold.fold.pool.pool import STORING_BYTES
@@ -119,7 +119,7 @@ def predict(
 def _needed(stored: Sequence[Buffer]) -> int:
     """Return the bytes of results that are not computed in blocks, their operands, and threads."""
     needed: set[Buffer] = set()
-    for operation in postponed(stored):
+    for operation in deferred_operations(stored):
         if is_streamable(operation):
             needed.update(b for b in operation.results if b is not None and b.references > 1)
         else:

@@ -8,5 +8,5 @@ from onnxfold.fold import evaluation
 from onnxfold.rewrite.rule import builtin_rule_sets
 
 _SLOWDOWN = 20  # approximate slowdown of an emulated CPU
-evaluation._LEAST_SECONDS *= _SLOWDOWN
+evaluation._MIN_SECONDS *= _SLOWDOWN
 builtin_rule_sets()

@@ -25,15 +25,15 @@ KEPT_BYTES = 1 << 22
 """Mapped pages are released after this many bytes are read."""
 
 # Minimum bytes of a contiguous segment in a file: each segment needs a system call.
-_LEAST_WRITE = 2048
+_MIN_SEGMENT_BYTES = 2048
 # Bytes and columns of a block that is copied with rows and columns exchanged. Both sides are long,
-# so that cache lines are used fully and few copies contend for the GIL.
-_COPIED = 1 << 18
-_COLUMNS = 512
-# Arrays with fewer elements are copied at once.
-_SMALL = 4096
+# so that copies use complete cache lines and few copies contend for the GIL.
+_COPY_BYTES = 1 << 18
+_COPY_COLUMNS = 512
+# Arrays with fewer elements are copied in one step.
+_MIN_BLOCKED_SIZE = 4096
 # Bytes by which the rows of the intermediate array of a copy are padded.
-_PAD = 16
+_PADDING_BYTES = 16
 
 
 class Source(Protocol):
@@ -97,7 +97,9 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     if slab and is_across and max(source.read_bytes, data_bytes(dtype, shape)) > LARGE:
         fast = source.fast_axis
         nbytes = slab
-    for box in boxes(shape, nbytes * 8 // bits, fast, _LEAST_WRITE * 8 // bits, max(1, 8 // bits)):
+    for box in boxes(
+        shape, nbytes * 8 // bits, fast, _MIN_SEGMENT_BYTES * 8 // bits, max(1, 8 // bits)
+    ):
         offset = 0
         count = 1
         inner = 1
@@ -113,12 +115,12 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
             else:
                 count *= length
             inner *= shape[axis]
-        stored = data_bytes(dtype, [count])
-        read = functools.partial(_read, source, box)
-        yield Tile(offset * bits // 8, stored * rows, read, rows, pitch * bits // 8)
+        segment_bytes = data_bytes(dtype, [count])
+        read = functools.partial(_read_box, source, box)
+        yield Tile(offset * bits // 8, segment_bytes * rows, read, rows, pitch * bits // 8)
 
 
-def _read(source: Source, box: Box, out: Array) -> None:
+def _read_box(source: Source, box: Box, out: Array) -> None:
     """Fill a uint8 array with the stored bytes of a box."""
     dtype = source.dtype
     shape = tuple(s.stop - s.start for s in box)
@@ -131,14 +133,14 @@ def _read(source: Source, box: Box, out: Array) -> None:
 
 
 def boxes(
-    shape: Sequence[int], limit: int, fast: int | None = None, run: int = 0, unit: int = 1
+    shape: Sequence[int], limit: int, fast: int | None = None, min_row: int = 0, alignment: int = 1
 ) -> Iterator[Box]:
     """Divide a shape into boxes of about ``limit`` elements.
 
     Without a fast axis, or if it is the last axis, the boxes and the elements of each box are
     contiguous in row-major order. Otherwise, a box is long along the fast axis and has at least
-    ``run`` elements along the last axes. Boxes begin at a multiple of ``unit`` elements and have at
-    least ``unit`` elements.
+    ``min_row`` elements along the last axes. Boxes begin at a multiple of ``alignment`` elements
+    and have at least ``alignment`` elements.
     """
     if 0 in shape:
         return
@@ -148,27 +150,27 @@ def boxes(
     last = len(shape) - 1
     sizes = [1] * len(shape)
 
-    def grow(axis: int, most: int) -> None:
-        factor = most // math.prod(sizes)
+    def grow(axis: int, max_elements: int) -> None:
+        factor = max_elements // math.prod(sizes)
         if factor > 1:
             sizes[axis] = min(shape[axis], sizes[axis] * factor)
 
     if fast is not None and fast < last:
         for axis in range(last, fast, -1):
-            grow(axis, run)
+            grow(axis, min_row)
         grow(fast, limit)
     for axis in range(last, -1, -1):
         grow(axis, limit)
-    if unit > 1:
+    if alignment > 1:
         inner = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         pairs = zip(sizes, shape, inner, strict=True)
-        if any(size < extent and size * below % unit for size, extent, below in pairs):
-            sizes = [max(1, limit // inner[0] // unit) * unit, *shape[1:]]
+        if any(size < extent and size * below % alignment for size, extent, below in pairs):
+            sizes = [max(1, limit // inner[0] // alignment) * alignment, *shape[1:]]
     order = [axis for axis in range(len(shape)) if axis != fast]
     order += [] if fast is None else [fast]
-    for turn in np.ndindex(*(-(-shape[axis] // sizes[axis]) for axis in order)):
+    for position in np.ndindex(*(-(-shape[axis] // sizes[axis]) for axis in order)):
         box = [slice(0, 0)] * len(shape)
-        for axis, k in zip(order, turn, strict=True):
+        for axis, k in zip(order, position, strict=True):
             start = k * sizes[axis]
             box[axis] = slice(start, min(start + sizes[axis], shape[axis]))
         yield tuple(box)
@@ -182,13 +184,13 @@ def distance(array: Array) -> int:
 
 def fast_axis(array: Array) -> int:
     """Return the axis with the smallest stride; the last one if several strides are equal."""
-    found = max(array.ndim - 1, 0)
-    least = math.inf
+    fast = max(array.ndim - 1, 0)
+    min_stride = math.inf
     for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
-        if extent > 1 and 0 < abs(stride) <= least:
-            found = axis
-            least = abs(stride)
-    return found
+        if extent > 1 and 0 < abs(stride) <= min_stride:
+            fast = axis
+            min_stride = abs(stride)
+    return fast
 
 
 def copy(target: Array, source: Array) -> None:
@@ -196,10 +198,10 @@ def copy(target: Array, source: Array) -> None:
 
     If the fast axes of the two arrays differ, a plain copy touches a new cache line for every
     element. Copying blocks through an intermediate array uses each cache line fully. The rows of
-    that array are padded: with a stride of a power of two, all elements of a column would map to
+    that array are padded. With a stride of a power of two, all elements of a column would map to
     the same cache set.
     """
-    if source.size < _SMALL or source.shape != target.shape:
+    if source.size < _MIN_BLOCKED_SIZE or source.shape != target.shape:
         np.copyto(target, source)
         return
     fast = fast_axis(source)
@@ -212,9 +214,9 @@ def copy(target: Array, source: Array) -> None:
     target = target.transpose(order)
     source = source.transpose(order)
     fast = order.index(fast)
-    pad = max(1, _PAD // source.itemsize)
+    pad = max(1, _PADDING_BYTES // source.itemsize)
     memory = np.empty(0, source.dtype)
-    for box in boxes(source.shape, _COPIED // source.itemsize, fast, _COLUMNS):
+    for box in boxes(source.shape, _COPY_BYTES // source.itemsize, fast, _COPY_COLUMNS):
         part = np.moveaxis(source[box], fast, -1)
         shape = (*part.shape[:-1], part.shape[-1] + pad)
         size = math.prod(shape)

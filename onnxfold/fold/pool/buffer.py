@@ -42,7 +42,7 @@ class Region:
 
 
 class Deferred:
-    """A postponed computation; only the shapes and dtypes of its results are known.
+    """A deferred computation. Only the shapes and dtypes of its results are known.
 
     ``outstanding`` counts the results that are not computed or freed yet. When it reaches zero, the
     operands are released.
@@ -126,13 +126,13 @@ class Buffer:
     def release_pages(self, part: Array | None = None) -> None:
         """Release the mapped pages of the elements, or of a part of them."""
         region = self.region
-        holder = None if region is None else region.file
-        if holder is None or self.elements is None or self.elements.size == 0:
+        file = None if region is None else region.file
+        if file is None or self.elements is None or self.elements.size == 0:
             return
         low, high = byte_bounds(self.elements if part is None else part)
-        start, stop = byte_bounds(holder.content)
+        start, stop = byte_bounds(file.content)
         if start <= low and high <= stop:
-            holder.release(low - start, high - low)
+            file.release(low - start, high - low)
 
 
 def byte_bounds(array: Array) -> tuple[int, int]:
@@ -147,10 +147,10 @@ def byte_bounds(array: Array) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def weight_of(array: Array) -> int:
-    """Return the bytes of memory that the elements take, including the texts of strings."""
+def allocated_bytes(array: Array) -> int:
+    """Return the bytes of memory that an array takes, including the contents of its strings."""
     if array.dtype.hasobject:
-        return array.nbytes + sum(len(text) for text in array.flat)
+        return array.nbytes + sum(len(string) for string in array.flat)
     return array.nbytes
 
 

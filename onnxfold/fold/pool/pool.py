@@ -16,22 +16,30 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.fold.pool.blocks import WORKING_BYTES, Source, blocks_of, boxes
-from onnxfold.fold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
+from onnxfold.fold.pool.buffer import (
+    Array,
+    Buffer,
+    Deferred,
+    Memory,
+    Region,
+    allocated_bytes,
+    root_of,
+)
 from onnxfold.ir import storage
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.parallel import THREADS, for_each
 
-# Bytes in memory above which blocks are spilled to disk, without an option of the user. The memory
-# of a run must not grow with the model.
+# Default of `memory_limit`: bytes in memory above which blocks are spilled to disk. The memory of a
+# run must not grow with the model.
 DEFAULT_LIMIT = 512 << 20
 # Blocks with fewer bytes are not spilled.
-_LEAST_SPILLED = 1 << 20
-# Bytes of the blocks in which a postponed result is computed.
-_BLOCK = 1 << 20
+_MIN_SPILLED_BYTES = 1 << 20
+# Bytes of the blocks in which a deferred result is computed.
+_BLOCK_BYTES = 1 << 20
 # Bytes of these blocks if the elements are read across the rows.
-_SLAB = 1 << 22
-STORING_BYTES = (WORKING_BYTES + _SLAB) * THREADS
-"""Bytes of working memory that all threads take to compute a postponed result."""
+_SLAB_BYTES = 1 << 22
+STORING_BYTES = (WORKING_BYTES + _SLAB_BYTES) * THREADS
+"""Bytes of working memory that all threads take to compute a deferred result."""
 
 _dtype_of = functools.cache(ir.DataType.from_numpy)
 
@@ -117,9 +125,9 @@ class Pool:
         if buffer is not None:
             self.release(buffer)
 
-    def settle(self, values: Iterable[ir.Value] = ()) -> None:
-        """Unbind all values except these."""
-        kept = set(values)
+    def unbind_all(self, except_for: Iterable[ir.Value] = ()) -> None:
+        """Release the buffers of all values except these."""
+        kept = set(except_for)
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
@@ -172,19 +180,19 @@ class Pool:
         buffer.deferred = None
         buffer.pool._attach(buffer, array, Memory.OWNED)
         if deferred is not None:
-            for operand in _settle(deferred):
+            for operand in _release_operands(deferred):
                 self.discard(operand)
 
     def _attach(self, buffer: Buffer, array: Array, kind: Memory) -> None:
         root: Any = root_of(array)
         region = self._regions.get(id(root))
         if region is None:
-            nbytes = weight_of(root) if kind is Memory.OWNED else 0
+            nbytes = allocated_bytes(root) if kind is Memory.OWNED else 0
             region = Region(root, nbytes, kind)
             self._regions[id(root)] = region
             if nbytes:
                 self.add_live(nbytes)
-                if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
+                if nbytes >= _MIN_SPILLED_BYTES and isinstance(root, np.ndarray):
                     is_dense = root.flags.c_contiguous or root.flags.f_contiguous
                     if is_dense and not root.dtype.hasobject:
                         self._large[region] = None
@@ -218,18 +226,18 @@ class Pool:
     def hold(self, buffer: Buffer, other: Buffer | None) -> None:
         """Retain another buffer for the lifetime of the first one.
 
-        The previous other buffer is released; None only releases it.
+        The previously held buffer is released. With None, no buffer is held afterwards.
         """
-        before = buffer.held
+        previous = buffer.held
         buffer.held = other
         if other is not None:
             self.retain(other)
-        if before is not None:
-            self.release(before)
+        if previous is not None:
+            self.release(previous)
 
     def discard(self, buffer: Buffer) -> None:
         """Free a buffer without references."""
-        # A loop instead of recursion: a chain of postponed operations can be as deep as the graph.
+        # A loop instead of recursion: a chain of deferred operations can be as deep as the graph.
         pending = [buffer]
         while pending:
             current = pending.pop()
@@ -248,9 +256,9 @@ class Pool:
             deferred = current.deferred
             current.deferred = None
             if deferred is not None:
-                pending.extend(_settle(deferred))
+                pending.extend(_release_operands(deferred))
             if current.held is not None:
-                pending.extend(_released([current.held]))
+                pending.extend(_release_all([current.held]))
                 current.held = None
 
     def close(self) -> None:
@@ -269,7 +277,7 @@ class Pool:
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
-        in_memory = nbytes < _LEAST_SPILLED
+        in_memory = nbytes < _MIN_SPILLED_BYTES
         if 2 * nbytes <= self.memory_limit:
             self.make_room(nbytes + STORING_BYTES)
             in_memory |= self.statistics.live_bytes + nbytes <= self.memory_limit
@@ -278,13 +286,15 @@ class Pool:
         try:
             if in_memory:
                 array = np.empty(source.shape, dtype)
-                blocks = boxes(source.shape, _BLOCK // dtype.itemsize)
-                threads = THREADS if nbytes > _BLOCK else 1
+                blocks = boxes(source.shape, _BLOCK_BYTES // dtype.itemsize)
+                threads = THREADS if nbytes > _BLOCK_BYTES else 1
                 for_each(blocks, lambda box: source.fill(box, array[box]), threads)
             else:
                 part = self._scratch.create(nbytes)
-                storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
-                self._spilled(Region(None, nbytes, Memory.SPILLED), part)
+                storage.write_tiles(
+                    blocks_of(source, _BLOCK_BYTES, _SLAB_BYTES), part.write, THREADS
+                )
+                self._mark_spilled(Region(None, nbytes, Memory.SPILLED), part)
                 array = part.content.view(dtype).reshape(source.shape)
         finally:
             self.add_live(-working)
@@ -312,10 +322,10 @@ class Pool:
             buffer.elements = np.ndarray(
                 view.shape, view.dtype, buffer=part.content, offset=offset, strides=view.strides
             )
-        self._spilled(region, part)
+        self._mark_spilled(region, part)
         self.add_live(-region.nbytes)
 
-    def _spilled(self, region: Region, part: ScratchPart) -> None:
+    def _mark_spilled(self, region: Region, part: ScratchPart) -> None:
         region.root = root_of(part.content)
         region.kind = Memory.SPILLED
         region.file = part
@@ -323,18 +333,21 @@ class Pool:
         self.statistics.spilled_bytes += region.nbytes
 
 
-def _settle(deferred: Deferred) -> list[Buffer]:
-    """Decrement the count of outstanding results; return the operands without references."""
+def _release_operands(deferred: Deferred) -> list[Buffer]:
+    """Decrement the count of outstanding results, and release the operands after the last one.
+
+    Returns the operands without references.
+    """
     deferred.outstanding -= 1
     if deferred.outstanding:
         return []
-    unused = _released(deferred.operands)
+    unused = _release_all(deferred.operands)
     deferred.operands = ()
     return unused
 
 
-def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
-    """Drop a reference to each buffer; return the buffers without references."""
+def _release_all(buffers: Sequence[Buffer | None]) -> list[Buffer]:
+    """Drop a reference to each buffer, and return the buffers without references."""
     unused = []
     for buffer in buffers:
         if buffer is not None:

@@ -16,11 +16,11 @@ from onnxfold.ir.storage.tensors import StoredTensor
 from onnxfold.support.parallel import THREADS
 
 # Bytes that are computed at a time when a tensor is read in order.
-_STREAM = 1 << 20
-# Tensors with fewer bytes are written to file objects at once.
-_LEAST_STREAMED = 1 << 16
-# Working memory of all threads while postponed elements are read, in bytes.
-_WORKING = (WORKING_BYTES + _STREAM) * THREADS
+_PIECE_BYTES = 1 << 20
+# Tensors with fewer bytes are written to file objects in one step.
+_MIN_STREAMED_BYTES = 1 << 16
+# Working memory of all threads while deferred elements are read, in bytes.
+_READING_BYTES = (WORKING_BYTES + _PIECE_BYTES) * THREADS
 
 
 class BufferTensor(StoredTensor, TensorBase):
@@ -71,7 +71,7 @@ class BufferTensor(StoredTensor, TensorBase):
 
     def tofile(self, file: IO[bytes]) -> None:
         """Write the stored bytes to a file object; a large tensor is written block by block."""
-        if self.nbytes < _LEAST_STREAMED:
+        if self.nbytes < _MIN_STREAMED_BYTES:
             file.write(self.tobytes())
         else:
             for piece in self.pieces():
@@ -80,7 +80,7 @@ class BufferTensor(StoredTensor, TensorBase):
     def pieces(self) -> Iterator[Array]:
         """Yield the stored bytes in order; a piece is valid until the next one is requested."""
         memory = np.empty(0, np.uint8)
-        for block in blocks_of(self._open(), _STREAM):
+        for block in blocks_of(self._open(), _PIECE_BYTES):
             if block.nbytes > memory.nbytes:
                 memory = np.empty(block.nbytes, np.uint8)
             piece = memory[: block.nbytes]
@@ -91,7 +91,7 @@ class BufferTensor(StoredTensor, TensorBase):
     def tiles(self, nbytes: int) -> Iterator[Tile]:
         """Return independent blocks of about ``nbytes`` that cover the stored bytes.
 
-        Reading a block computes its postponed elements. The blocks are valid until
+        Reading a block computes its deferred elements. The blocks are valid until
         :meth:`release`.
         """
         source = self._open()
@@ -99,14 +99,14 @@ class BufferTensor(StoredTensor, TensorBase):
         return blocks_of(source, nbytes, min(SLAB, max(nbytes, limit // (4 * THREADS))))
 
     def _open(self) -> Source:
-        """Open a source of the elements, which computes postponed elements when they are read."""
+        """Open a source of the elements, which computes deferred elements when they are read."""
         self.release()
         pool = self.buffer.pool
         if not self.buffer.is_known:
             self._source = pool.evaluator.source(self.buffer)
         if self._source is None:
             return ArraySource(self.buffer.array(), self.dtype, self.buffer)
-        pool.add_live(_WORKING)
+        pool.add_live(_READING_BYTES)
         return self._source
 
     def release(self) -> None:
@@ -115,4 +115,4 @@ class BufferTensor(StoredTensor, TensorBase):
         if self._source is not None:
             self._source.release()
             self._source = None
-            self.buffer.pool.add_live(-_WORKING)
+            self.buffer.pool.add_live(-_READING_BYTES)

@@ -12,9 +12,9 @@ which is impossible. The save then has three steps:
 2. The data have a second temporary name, which is renamed to the final name.
 3. A model that refers to the final name is renamed over the target.
 
-At any time, the model at the target refers to its own data. Data files without a model that refers
-to them are removed by the save that replaced their model. If that save was killed, the next save to
-the same target removes them.
+At any time, the model at the target refers to its own data. A save also removes the data files of
+the replaced model to which no other model refers. If the save was killed, the next save to the same
+target removes them.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError, about
 from onnxfold.support.files import NewFile
 from onnxfold.support.forks import cached_property
 
-# Data of up to this many bytes are copied to get a second name; larger ones are linked. onnx does
-# not read files with several hard links, which remain if the process is killed.
-_COPIED = 64 << 20
+# A data file of up to this many bytes is copied to get a second name. A larger one is linked. onnx
+# does not read files with several hard links, which remain if the process is killed.
+_MAX_COPIED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ def save(
                 plan = planned(model, external_data, share)
         with contextlib.ExitStack() as stack:
             were_killed = [stack.enter_context(files.locked(path)) for path in sorted(locks)]
-            # This is first, because remains of a killed save may fill the disk or take the name of
-            # the data file.
+            # The commit starts by removing the remains of a killed save, which may fill the disk or
+            # have the name of the data file.
             commit = Commit(target, sources, fsync=fsync, killed=any(were_killed))
             data_path = _data_path(plan, target, data_name, sources)
             folder = os.path.realpath(os.path.dirname(name) or ".")
@@ -141,7 +141,7 @@ def save(
                 raise UsageError(reason, file=name)
             size = commit.run(plan, data_path, threads, progress, check)
     except Exception as error:
-        sources.check_unchanged()  # a change may be the reason of the error
+        sources.check_unchanged()  # a change may be the cause of the error
         if isinstance(error, OSError) and not isinstance(error, OnnxFoldError):
             raise files.os_error(error, target) from error
         raise
@@ -204,9 +204,9 @@ class Sources:
     """The model file and the data files of a model that will be written to ``target``.
 
     The model file may be replaced together with its data files. Otherwise, a data file may contain
-    weights of another model. Files are compared by inode and by name, because links and
-    case-insensitive file systems give a file several names. ``tensors`` of the model may also be in
-    files from which it was not loaded.
+    weights of another model. Files are compared by inode and by name, because a file may have
+    several names: links, or names on a case-insensitive file system. ``tensors`` of the model may
+    also be in files from which it was not loaded.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Sources:
 
     @cached_property
     def replaced(self) -> set[str]:
-        """The data files of the model at the target, which must be read before it is replaced."""
+        """The data files of the model at the target, read before the model is replaced."""
         with contextlib.suppress(ModelError):
             return external_locations(self._target)
         return set()
@@ -256,7 +256,7 @@ class Sources:
     def user(self, path: str) -> str | None:
         """Return the name of a remaining model that refers to the data file, or None.
 
-        It is the source, or another model in the folder.
+        The model is the source, or another model in the folder.
         """
         data = self._data
         is_kept = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
@@ -280,12 +280,12 @@ def other_user(data_path: str, target: str) -> str | None:
     """
     folder, name = os.path.split(data_path)
     base = re.escape(os.path.splitext(os.path.basename(target))[0])
-    models = re.compile(rf".*\.onnx|[^.].*\.onnx.*|{base}\..*", re.DOTALL | re.IGNORECASE)
+    model_name = re.compile(rf".*\.onnx|[^.].*\.onnx.*|{base}\..*", re.DOTALL | re.IGNORECASE)
     if os.path.lexists(data_path):
         with os.scandir(folder) as entries:
             for entry in entries:
                 is_other = entry.path != target and not entry.name.endswith("data")
-                if is_other and models.fullmatch(entry.name) and entry.is_file():
+                if is_other and model_name.fullmatch(entry.name) and entry.is_file():
                     with contextlib.suppress(ModelError):
                         if name in external_locations(entry.path):
                             return entry.name
@@ -300,8 +300,8 @@ def _includes(files: Collection[MappedFile], path: str) -> bool:
         status = os.stat(path)
     except OSError:
         return False
-    same = (status.st_dev, status.st_ino)
-    return any(file.key[:2] == same or os.path.realpath(file.path) == path for file in files)
+    identity = (status.st_dev, status.st_ino)
+    return any(file.key[:2] == identity or os.path.realpath(file.path) == path for file in files)
 
 
 class Commit:
@@ -317,12 +317,13 @@ class Commit:
         self._fsync = fsync
         folder, name = os.path.split(target)
         temporary = os.path.basename(files.prefix(target))
-        own = re.compile(
+        own_name = re.compile(
             rf"{re.escape(name)}\.(\d+\.)?data|{re.escape(temporary)}\w{{8}}\.data", re.DOTALL
         )
-        self._own = set(filter(own.fullmatch, os.listdir(folder)))
-        if self._own:
-            self._remove_unused(n for n in self._own if killed or n.startswith(temporary))
+        # the existing files with names of data files of saves to this target
+        self._own_data = set(filter(own_name.fullmatch, os.listdir(folder)))
+        if self._own_data:
+            self._remove_unused(n for n in self._own_data if killed or n.startswith(temporary))
 
     def run(
         self,
@@ -334,72 +335,73 @@ class Commit:
     ) -> int:
         """Write the files, rename them, and return their length in bytes; see `save`."""
         name = os.path.basename(data_path or "")
-        may_replace = self._own or os.path.lexists(data_path or "")
+        may_replace = self._own_data or os.path.lexists(data_path or "")
         replaced = self._sources.replaced if may_replace else set()
-        path = files.temporary_path(self._target, "data") if plan.data is not None else ""
+        temporary_data = files.temporary_path(self._target, "data") if plan.data is not None else ""
+        temporary_name = os.path.basename(temporary_data)
         plans: list[tuple[FilePlan, str, str | None]] = []
         if plan.data is not None and data_path is not None:
-            plans.append((plan.data, data_path, path))
+            plans.append((plan.data, data_path, temporary_data))
             if name in replaced or check is not None:
                 # this model refers to the data by their temporary name
-                plans.append((plan.model(os.path.basename(path)), self._target, None))
+                plans.append((plan.model(temporary_name), self._target, None))
         plans.append((plan.model(name), self._target, None))
         total = 0
         if progress is not None:
             total += sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
             total += sum(hole.length for file, _, _ in plans for hole in file.tensors)
         writer = Writer(threads, total, progress)
-        moves: list[tuple[NewFile, str]] = []
+        renames: list[tuple[NewFile, str]] = []
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as uninterrupted:
             # The thread starts here: a signal during its start would prevent waiting for it.
             uninterrupted.submit(int).result()
             for file, destination, temporary in plans:
                 try:
-                    new = stack.enter_context(files.new_file(destination, temporary))
-                    write_plan(new.fd, file, writer, uninterrupted if self._fsync else None)
+                    new_file = stack.enter_context(files.new_file(destination, temporary))
+                    write_plan(new_file.fd, file, writer, uninterrupted if self._fsync else None)
                     if self._fsync:
-                        system.sync_file(new.fd)
-                    new.close()
+                        system.sync_file(new_file.fd)
+                    new_file.close()
                 except OSError as error:
                     raise files.os_error(error, destination) from error
-                moves.append((new, destination))
+                renames.append((new_file, destination))
             if check is not None:  # the data still have their temporary name
-                check(moves[-2 if len(moves) == 3 else -1][0].path)
+                check(renames[-2 if len(renames) == 3 else -1][0].path)
             if name not in replaced:
-                del moves[1:-1]  # only the check reads this model
+                del renames[1:-1]  # only the check reads this model
             self._sources.check_unchanged()
-            unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
+            unused = {temporary_name, name, *self._own_data.intersection(replaced)}
             used = {name, *plan.locations}
-            # Signals interrupt only the main thread. Leaving the context waits for the other one.
-            uninterrupted.submit(self._rename, moves, unused, used).result()
+            # Signals interrupt only the main thread. The end of the context waits for this thread.
+            uninterrupted.submit(self._rename, renames, unused, used).result()
         return plans[-1][0].size + (plan.data.size if plan.data is not None else 0)
 
-    def _rename(self, moves: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
+    def _rename(self, renames: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
         """Rename all files to their final names; see the docstring of this module."""
-        first = moves[0][0].path
+        first_path = renames[0][0].path
         try:
-            if len(moves) == 3:
-                data, temporary_model, model = moves
-                self._give_second_name(data[0])
-                moves = [temporary_model, data, model]
-            for new, path in moves:
-                replace_file(new.path, path, self._target)
+            if len(renames) == 3:
+                data, temporary_model, model = renames
+                self._link_or_copy(data[0])
+                renames = [temporary_model, data, model]
+            for new_file, path in renames:
+                replace_file(new_file.path, path, self._target)
                 if self._fsync:
                     system.sync_folder(os.path.dirname(path))
-            files.remove(first)
+            files.remove(first_path)
             unused = unused - used
         finally:
             self._remove_unused(unused)
 
-    def _give_second_name(self, data: NewFile) -> None:
-        """Link or copy the data to another temporary name, which will be renamed."""
-        first = data.path
+    def _link_or_copy(self, data: NewFile) -> None:
+        """Give the data a second temporary name, which will be renamed."""
+        first_path = data.path
         data.path = files.temporary_path(self._target)
-        if os.path.getsize(first) > _COPIED:
+        if os.path.getsize(first_path) > _MAX_COPIED_BYTES:
             with contextlib.suppress(OSError):  # a file system without links
-                os.link(first, data.path)
+                os.link(first_path, data.path)
                 return
-        shutil.copy(first, data.path)
+        shutil.copy(first_path, data.path)
         if self._fsync:
             system.sync_path(data.path)
 

@@ -29,11 +29,11 @@ from onnxfold.support.system import allow_open_files, open_to_read, release_page
 _STRING = ir.DataType.STRING
 _UNDEFINED = ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
-_BITS |= {_STRING: 128, _UNDEFINED: 0}
+_BITS |= {_STRING: 128, _UNDEFINED: 0}  # an estimate for strings
 
 
 class _MappedFiles:
-    """The files mapped by this process; a file that is opened by path is mapped once."""
+    """The files mapped by this process. A file that is opened by path is mapped once."""
 
     def __init__(self) -> None:
         self.lock = forks.Lock()
@@ -84,11 +84,11 @@ class MappedFile:
             key = _key(status)
             mapped = THIS_PROCESS.shared(_MappedFiles)
             with mapped.lock:
-                known = mapped.by_key.get(key)
-                if known is None:
-                    known = cls(fd, path)
-                    mapped.by_key[key] = known
-                return known
+                file = mapped.by_key.get(key)
+                if file is None:
+                    file = cls(fd, path)
+                    mapped.by_key[key] = file
+                return file
         finally:
             os.close(fd)
 
@@ -120,19 +120,19 @@ class MappedFile:
     def identity(self) -> str | None:
         """Return a key that differs for every content of a file.
 
-        It is None if the file is no longer at its path. It is also None after a recent change,
+        The key is None if the file is no longer at its path. It is also None after a recent change,
         because another change could have the same timestamps.
         """
         with self.descriptor() as fd:
-            changed = None if fd is None else os.fstat(fd).st_ctime_ns
-        if changed is None or max(changed, self.key[2]) > time.time_ns() - RECENT:
+            change_time = None if fd is None else os.fstat(fd).st_ctime_ns
+        if change_time is None or max(change_time, self.key[2]) > time.time_ns() - RECENT:
             return None
-        return f"{self.key} {changed}"
+        return f"{self.key} {change_time}"
 
     def check(self) -> None:
         """Check that no other program changed or replaced the file since it was mapped.
 
-        It may have been removed, or replaced by this process.
+        The file may have been removed, or replaced by this process.
 
         Raises:
             ModelError: The file was changed.
@@ -162,7 +162,7 @@ class Span(NamedTuple):
 
 
 def replace_file(new: str, path: str, target: str) -> None:
-    """Rename a new file over ``path``; mappings of the old file in this process remain valid.
+    """Rename a new file over ``path``. Mappings of the old file in this process remain valid.
 
     Args:
         new: The path of the new file.
@@ -174,7 +174,7 @@ def replace_file(new: str, path: str, target: str) -> None:
 
 
 def remove_file(path: str, target: str) -> None:
-    """Remove ``path``, ignoring errors; mappings of it in this process remain valid.
+    """Remove ``path`` and ignore errors. Mappings of the file in this process remain valid.
 
     Args:
         path: The path of the file.
@@ -185,7 +185,7 @@ def remove_file(path: str, target: str) -> None:
 
 
 def _replaced_file(path: str) -> MappedFile | None:
-    """Record that this process replaces or removes ``path``; return its mapping, if any."""
+    """Record that this process replaces or removes ``path``, and return its mapping, if any."""
     with contextlib.suppress(OSError):
         file = THIS_PROCESS.shared(_MappedFiles).by_key.get(_key(os.stat(path)))
         if file is not None:
@@ -195,7 +195,7 @@ def _replaced_file(path: str) -> MappedFile | None:
 
 
 def _remove_at_end(aside: str | None, file: MappedFile | None) -> None:
-    """Remove the old file when its mapping ends; Windows does not remove mapped files."""
+    """Remove the old file when its mapping ends, because Windows does not remove mapped files."""
     if aside is not None and file is not None and file._map is not None:
         THIS_PROCESS.close_with(file._map, functools.partial(files.remove, aside))
 
@@ -212,8 +212,8 @@ def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
 def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     """Return the number of bytes that the elements of a tensor take in a file.
 
-    Sub-byte types are packed, and the number is rounded up. It is an estimate for strings, and 0
-    for tensors without a type, which empty attributes have.
+    Sub-byte types are packed, and the number is rounded up. The number is an estimate for strings.
+    It is 0 for tensors without a type, which empty attributes have.
     """
     count: int = math.prod(shape)
     return -(-count * _BITS[dtype] // 8)
@@ -276,10 +276,10 @@ class ViewTensor(StoredTensor, TensorBase):
         data: npt.NDArray[np.uint8] | Span,
         dtype: ir.DataType,
         shape: ir.Shape,
-        **about: Any,
+        **properties: Any,
     ) -> None:
         """Create a view of stored bytes (1-D, little-endian, packed) or of a span of a file."""
-        super().__init__(**about)
+        super().__init__(**properties)
         self.span = data if isinstance(data, Span) else None
         self.raw = data.array() if isinstance(data, Span) else data
         self.dtype = dtype
@@ -393,9 +393,9 @@ def is_streamed(tensor: object) -> bool:
 def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     """Return the tensor of an initializer or of a ``Constant`` node; None for any other value.
 
-    An initializer that is also an input of its graph has a default value, which callers may
-    override, so the result is None. It is also None if a ``Constant`` node refers to an attribute
-    of its function.
+    The result is None for an initializer that is also an input of its graph, because callers may
+    override its default value. It is also None if a ``Constant`` node refers to an attribute of its
+    function.
     """
     if value.is_initializer():
         return None if value.is_graph_input() else value.const_value
@@ -435,22 +435,22 @@ def tensors_in(
 
     Attributes of functions contain tensors in their default values.
     """
-    found: dict[int, ir.TensorProtocol] = {}
+    tensors: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]
     pending = [*graphs]
     for graph in pending:  # the list grows during the iteration
         for _, tensor in initializers_of(graph):
-            found[id(tensor)] = tensor
+            tensors[id(tensor)] = tensor
         owners += nodes_in(graph)
         for owner in owners:
             for attribute in owner.attributes.data.values():
                 kind = attribute.type
                 content = attribute.value
                 if kind is ir.AttributeType.TENSOR and content is not None:
-                    found[id(content)] = content
+                    tensors[id(content)] = content
                 elif kind is ir.AttributeType.GRAPH and content is not None:
                     pending.append(content)
                 elif kind is ir.AttributeType.GRAPHS and content is not None:
                     pending.extend(content)
         owners.clear()
-    return list(found.values())
+    return list(tensors.values())

@@ -110,7 +110,7 @@ def _pattern(rule: Rule) -> str:
     first, last = rule.opset
     opset = f"opset {first} to {last}" if last else f"opset {first} and later"
     before, after, conditions = rule.texts
-    lines = [f"{rule.name}  ({rule.place}, {opset})", f"  {before}", f"  >> {after}"]
+    lines = [f"{rule.name}  ({rule.location}, {opset})", f"  {before}", f"  >> {after}"]
     lines += [f"  where {condition}" for condition in conditions]
     return "\n".join(
         textwrap.fill(line, 84, subsequent_indent="     ", break_long_words=False) for line in lines

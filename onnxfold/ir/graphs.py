@@ -139,6 +139,11 @@ def op_name(node: ir.Node) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
+def display_name(node: ir.Node) -> str:
+    """Return the name of a node; for a node without one, the name of its first named output."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
 def type_text(value: ir.Value) -> str:
     """Return the declared type and shape of a value, such as "float32[n,3]"."""
     tensor = value.const_value

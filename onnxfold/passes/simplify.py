@@ -15,7 +15,7 @@ from onnxfold.api.targets import ONNXRUNTIME
 from onnxfold.ir.graphs import is_constant_node
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.context import RunContext
-from onnxfold.rewrite.driver import Rewriter, RewriteReport, Seen
+from onnxfold.rewrite.driver import Rewriter, RewriteReport, RewriteState
 from onnxfold.rewrite.rule import Rule, RuleSet
 from onnxfold.support.errors import UsageError, suggestion
 
@@ -51,15 +51,15 @@ class Simplify(ir.passes.InPlacePass):
             None if options.target is None else options.target.name,
         )
         self._run = run
-        self._seen = Seen()
+        self._state = RewriteState()
         self.report = RewriteReport()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         options = self._options
-        seen = self._seen if self._run is not None else None
+        state = self._state if self._run is not None else None
         self.report = Rewriter(
-            model, self.rules, level=options.level, keeps=options.keeps, seen=seen
+            model, self.rules, level=options.level, keeps=options.keeps, state=state
         ).run()
         if self._run is not None:
             self._run.result.add_rewrites(self.report)

@@ -1,4 +1,4 @@
-"""Why a rule does not apply at a node: the pattern elements and conditions that failed first.
+"""Find the pattern elements and conditions that keep a rule from applying at a node.
 
 `diagnose` repeats the search of the matcher with a match that records each failure. The ordinary
 search records nothing.
@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts, identical
-from onnxfold.ir.graphs import op_name
+from onnxfold.ir.graphs import display_name, op_name
 from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ir.symbolic import Expr, NotKnown
 from onnxfold.ir.symbolic.fact import Texts
@@ -52,18 +52,18 @@ from onnxfold.rewrite.rule import Rule
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.tables import count_text, first_of
 
-_MOST_FAILURES = 4
-"""Failures that are recorded of equally close alternatives."""
-_MOST_NAMES = 4
-"""Op types and consumers that a text lists."""
-_MOST_VALUES = 3
-"""Values in the reason of a condition."""
-_LONGEST_TEXT = 80
-"""Characters of a condition in a reason; the failure has the complete text as its element."""
-_ABOUT_CONSUMERS = ("is_single_use", "is_read_by", "is_only_read_by")
-"""Properties of the consumers of a value."""
-_MOST_ELEMENTS = 8
-"""Elements of the largest constant that a text shows."""
+_MAX_FAILURES = 4
+"""Maximum number of failures recorded for equally close alternatives."""
+_MAX_NAMES = 4
+"""Maximum number of op types or consumers that a text lists."""
+_MAX_VALUES = 3
+"""Maximum number of values in the reason for a false condition."""
+_MAX_CONDITION_LENGTH = 80
+"""Characters of a condition in a reason. `Failure.element` has the complete text."""
+_CONSUMER_PROPERTIES = ("is_single_use", "is_read_by", "is_only_read_by")
+"""Properties that depend on the consumers of a value."""
+_MAX_ELEMENTS = 8
+"""Number of elements of the largest constant that a text shows."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Failure:
 
     The kinds of failures are:
 
-    - ``op``: another op makes the value, or the value is another output of the op.
+    - ``op``: another op produces the value, or the value is another output of the op.
     - ``attribute``: an attribute of the node differs.
     - ``inputs``: the number of inputs of the node differs.
     - ``constant``: the value is not a constant.
@@ -132,12 +132,12 @@ def diagnose(
         node: The root of the match.
         facts: The facts of the model.
         exact: Whether the match must keep every bit.
-        keeps: Returns whether the node that makes a value must be kept.
+        keeps: Returns whether the producer of a value must be kept.
 
     Raises:
-        OnnxFoldError: evaluating a constant failed.
+        OnnxFoldError: The evaluation of a constant failed.
     """
-    _ = rule.texts  # gives ops the names of their variables
+    rule.name_ops()
     texts = _Texts(facts)
     trace = _Trace(texts)
     match: Match | None = None
@@ -160,7 +160,7 @@ def diagnose(
 def _traced_match(
     rule: Rule, node: ir.Node, facts: ModelFacts, exact: bool, trace: _Trace
 ) -> Match | None:
-    """Return the match of a rule, or None; the trace has the failures then.
+    """Return the match of a rule, or None if the rule fails; the trace then has the failures.
 
     Exactness is checked last, in a second search. The driver checks it as early as possible.
     """
@@ -174,12 +174,12 @@ def _traced_match(
 
 def unmet_opset(rule: Rule, opsets: Mapping[str, int]) -> str | None:
     """Return why a rule does not hold at the opsets of a graph, or None if it holds."""
-    low, high = rule.opset
+    first, last = rule.opset
     version = opsets.get("", 1)
-    if version < low:
-        return f"it requires opset {low} or later, and the model has opset {version}"
-    if version > (high or math.inf):
-        return f"it requires opset {high} or earlier, and the model has opset {version}"
+    if version < first:
+        return f"it requires opset {first} or later, and the model has opset {version}"
+    if version > (last or math.inf):
+        return f"it requires opset {last} or earlier, and the model has opset {version}"
     op = unavailable_op(rule.pair.replacements, opsets)
     if op is None:
         return None
@@ -196,7 +196,7 @@ def matches_root(rule: Rule, node: ir.Node) -> bool:
 
 
 class _Trace:
-    """The failures of the alternatives that matched most."""
+    """The failures of the closest alternatives: those with the highest progress."""
 
     def __init__(self, texts: _Texts) -> None:
         self.texts = texts
@@ -205,12 +205,12 @@ class _Trace:
         self.failures: list[Failure] = []
 
     def clear(self) -> None:
-        """Forget the failures: the search succeeded."""
+        """Remove the recorded failures."""
         self.progress = (-1, -1)
         self.failures = []
 
     def record(self, match: Match, failure: Failure) -> None:
-        """Record a failure unless another alternative matched more."""
+        """Record a failure, unless another alternative has a higher progress."""
         progress = _progress(match)
         if progress < self.progress:
             return
@@ -218,15 +218,15 @@ class _Trace:
             self.progress = progress
             self.matched = _matched(match, self.texts)
             self.failures = []
-        if failure not in self.failures and len(self.failures) < _MOST_FAILURES:
+        if failure not in self.failures and len(self.failures) < _MAX_FAILURES:
             self.failures.append(failure)
 
     def attempt(self, rule: Rule, node: ir.Node) -> Attempt:
-        """Return the failed search of a rule at a node."""
+        """Return the recorded failures, or that the node has the wrong op if there are none."""
         if self.failures:
             return Attempt(False, self.matched, self.failures, self.progress)
         required = " or ".join(dict.fromkeys(_op_types(op_of(root)) for root in rule.roots))
-        reason = f"the node is {_label(node)}; the pattern requires {required} here"
+        reason = f"the node is {_quoted_label(node)}; the pattern requires {required} here"
         name = node.outputs[0].name if node.outputs else None
         return Attempt(False, [], [Failure("op", required, name or "", reason)])
 
@@ -255,7 +255,7 @@ class _TracedMatch(Match):
     def operand_orders(self, op: Op, node: ir.Node) -> Any:
         orders = super().operand_orders(op, node)
         if orders == ():
-            reason = f"{_label(node)} has {count_text(len(node.inputs), 'input')}"
+            reason = f"{_quoted_label(node)} has {count_text(len(node.inputs), 'input')}"
             self._fail("inputs", op, node.outputs[0], f"{reason}; the pattern is {op!r}")
         return orders
 
@@ -284,7 +284,7 @@ def _matched(match: Match, texts: _Texts) -> list[str]:
         content = match.bindings.get(symbol)
         if isinstance(symbol, Op) and content is not None:
             name = f"{symbol.name} = " if symbol.name else ""
-            nodes.append(f"{name}{_label(content)}")
+            nodes.append(f"{name}{_quoted_label(content)}")
         elif isinstance(symbol, Variable) and symbol not in (result, anything, omitted):
             if isinstance(content, tuple):
                 names = [texts.name(value) for value in content]
@@ -310,21 +310,22 @@ def _op_reason(
         return "op", f"{texts.name(value)} is {texts.origin(value)}; {required}"
     if node.op_type not in op.op_types or node.domain != op.domain:
         return "op", f"{texts.name(value)} is {texts.origin(value)}; {required}"
+    label = _quoted_label(node)
     if value.index() != pattern.index:
-        problem = f"{texts.name(value)} is output {value.index()} of {_label(node)}"
+        problem = f"{texts.name(value)} is output {value.index()} of {label}"
         return "op", f"{problem}; the pattern requires output {pattern.index}"
     bound = match.bindings.get(op)
     if bound is not None and bound is not node:
-        return "value", f"{_label(node)} is here, and {_label(bound)} elsewhere in the pattern"
+        return "value", f"{label} is here, and {_quoted_label(bound)} elsewhere in the pattern"
     if not match.facts.is_op(node, op.domain):
-        return "op", f"{_label(node)} is a call of a function of the model; {required}"
+        return "op", f"{label} is a call of a function of the model; {required}"
     return "attribute", _attribute_reason(match, op, node)
 
 
 def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
     """Return the first attribute of a node that differs from those of an op."""
     facts = match.facts
-    label = _label(node)
+    label = _quoted_label(node)
     if op.variable is None:
         for name in node.attributes:
             value = facts.attribute(node, name)
@@ -335,7 +336,7 @@ def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
     else:
         other = match.bindings.get(op.variable)
         if other is not None and other is not node:
-            problem = f"{label} and {_label(other)} differ in op type or attributes"
+            problem = f"{label} and {_quoted_label(other)} differ in op type or attributes"
             return f"{problem}; the pattern requires the same op"
     for name, expected in op.attributes.items():
         if expected is anything:
@@ -364,8 +365,8 @@ def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> t
     if leaf is omitted:
         return "value", f"the input {texts.name(value)} is not omitted"
     if isinstance(leaf, Rest):
-        others = match.bindings.get(leaf.variable, ())
-        names = ", ".join(map(texts.name, others))
+        bound_values = match.bindings.get(leaf.variable, ())
+        names = ", ".join(map(texts.name, bound_values))
         return "value", f"the inputs differ from ({names}), for which {leaf.variable!r} stands"
     if value is None:
         return "value", f"an input is omitted; the pattern requires {leaf!r} here"
@@ -412,8 +413,8 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
             if not _is_true(match, each):
                 return _verdict(match, each, texts)
     text = text_of(term)
-    if len(text) > _LONGEST_TEXT:
-        text = f"{text[:_LONGEST_TEXT]}..."
+    if len(text) > _MAX_CONDITION_LENGTH:
+        text = f"{text[:_MAX_CONDITION_LENGTH]}..."
     try:
         term.evaluate(match)
     except OmittedInput as error:
@@ -423,18 +424,18 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
     properties = [each for each in _properties(term) if each is not term]
     values = [f"{text_of(each)} is {_value_text(match, each, texts)}" for each in properties]
     if not values:
-        values = [_brief(match, term, each, texts) for each in symbols_of(term)]
-    return f"{text} is false: {', '.join(values[:_MOST_VALUES])}"
+        values = [_symbol_text(match, term, each, texts) for each in symbols_of(term)]
+    return f"{text} is false: {', '.join(values[:_MAX_VALUES])}"
 
 
-def _brief(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
-    """Return the consumers, the elements, or the type of a symbol in a property that failed."""
+def _symbol_text(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
+    """Return the consumers, the elements or the type of a symbol in a false property."""
     content = match.bound(symbol)
     if isinstance(content, ir.Node):
         content = content.outputs[0]
     if not isinstance(content, ir.Value):
         return f"{text_of(symbol)} is {texts.of(content)}"
-    if getattr(term.func, "__name__", "") in _ABOUT_CONSUMERS:
+    if getattr(term.func, "__name__", "") in _CONSUMER_PROPERTIES:
         return f"{text_of(symbol)} is {texts.consumers(content, 2)}"
     if elements := texts.elements(content):
         return f"{text_of(symbol)} {elements}"
@@ -453,7 +454,7 @@ def _value_text(match: Match, term: Term, texts: _Texts) -> str:
         return texts.of(match.value_of(term))
     except NotKnown as error:
         return f"not known: {texts.unknown(error)}"
-    except Exception as error:  # another condition may exclude it
+    except Exception as error:  # a rule may exclude such a value by another condition
         return f"{type(error).__name__}: {error}"
 
 
@@ -467,10 +468,12 @@ def _facts_of(match: Match, condition: Term, texts: _Texts) -> dict[str, str]:
             content = match.bound(symbol)
             if isinstance(content, ir.Node):
                 content = content.outputs[0]
-            if isinstance(content, tuple):
+            if content is None:
+                facts[text_of(symbol)] = "omitted"
+            elif isinstance(content, tuple):
                 facts[text_of(symbol)] = ", ".join(map(texts.name, content))
             else:
-                facts[text_of(symbol)] = "omitted" if content is None else texts.described(content)
+                facts[text_of(symbol)] = texts.description(content)
         elif isinstance(symbol, Attribute):
             facts[text_of(symbol)] = _attribute_text(match.bound(symbol))
     facts.pop(text_of(condition), None)
@@ -483,8 +486,7 @@ def _properties(term: object) -> Iterator[Term]:
         for each in term:
             yield from _properties(each)
     elif isinstance(term, Term) and not isinstance(term, Attribute):
-        is_property = any(isinstance(each, (Symbol, Attribute)) for each in term.args)
-        if is_property:
+        if any(isinstance(each, (Symbol, Attribute)) for each in term.args):
             yield term
         for each in term.args:
             yield from _properties(each)
@@ -493,7 +495,8 @@ def _properties(term: object) -> Iterator[Term]:
 def _failure_of(error: Exception, match: Match | None, texts: _Texts) -> Failure:
     """Return why a match cannot be rewritten."""
     if isinstance(error, Refused):
-        return Failure("graph", "", "", str(error), {} if match is None else _other_users(match))
+        consumers = {} if match is None else _other_consumers(match)
+        return Failure("graph", "", "", str(error), consumers)
     if isinstance(error, NotKnown):
         reason = f"the replacement cannot be built: {texts.unknown(error)}"
         return Failure("replacement", "", "", reason)
@@ -503,18 +506,18 @@ def _failure_of(error: Exception, match: Match | None, texts: _Texts) -> Failure
     return Failure("replacement", "", "", f"the rule raised {type(error).__name__}: {error}")
 
 
-def _other_users(match: Match) -> dict[str, str]:
+def _other_consumers(match: Match) -> dict[str, str]:
     """Return the consumers outside the match of each matched node, by the label of the node."""
     consumers = {}
     for node in match.nodes:
         if any(value in match.roots for value in node.outputs):
             continue
-        others = [u.node for v in node.outputs for u in uses(v) if u.node not in match.nodes]
-        labels = [_label(each) for each in dict.fromkeys(others)]
+        readers = dict.fromkeys(use.node for value in node.outputs for use in uses(value))
+        labels = [_quoted_label(reader) for reader in readers if reader not in match.nodes]
         if any(value.is_graph_output() for value in node.outputs):
             labels.append("the outputs of the graph")
         if labels:
-            consumers[_label(node)] = f"also read by {first_of(labels, _MOST_NAMES)}"
+            consumers[_quoted_label(node)] = f"also read by {first_of(labels, _MAX_NAMES)}"
     return consumers
 
 
@@ -551,11 +554,11 @@ class _Texts:
         array = self._facts.constness.array(value)
         if array is None:
             return ""
-        if array.size > _MOST_ELEMENTS:
+        if array.size > _MAX_ELEMENTS:
             return f"has {array.size} elements"
         return f"is {array.tolist()}"
 
-    def described(self, value: ir.Value) -> str:
+    def description(self, value: ir.Value) -> str:
         """Return the type, the elements, the origin and the consumers of a value."""
         facts = self._facts
         parts = [f"{self.name(value)}, {self.type(value)}"]
@@ -564,21 +567,21 @@ class _Texts:
             origin += ", a constant"
         parts.append(origin)
         array = facts.constness.array(value)
-        if array is not None and array.size <= _MOST_ELEMENTS:
+        if array is not None and array.size <= _MAX_ELEMENTS:
             parts.append(f"elements {array.tolist()}")
         parts.append(self.consumers(value))
         return ", ".join(parts)
 
     def type(self, value: ir.Value) -> str:
-        """Return dtype and shape of a value: "float32[n,3]"."""
+        """Return the dtype and the shape of a value: "float32[n,3]"."""
         return self._sizes.of_fact(self._facts.types.of(value)) or "of unknown type"
 
-    def consumers(self, value: ir.Value, most: int = _MOST_NAMES) -> str:
+    def consumers(self, value: ir.Value, max_names: int = _MAX_NAMES) -> str:
         """Return the consumers of a value: "read by 2 inputs: Mul 'a', Add 'b'"."""
-        readers = [_label(use.node) for use in uses(value)]
+        readers = [_quoted_label(use.node) for use in uses(value)]
         text = f"read by {count_text(len(readers), 'input')}"
         if readers:
-            text += f": {first_of(list(dict.fromkeys(readers)), most)}"
+            text += f": {first_of(list(dict.fromkeys(readers)), max_names)}"
         return f"{text}, and an output of the graph" if value.is_graph_output() else text
 
     def of(self, content: Any) -> str:
@@ -593,7 +596,7 @@ class _Texts:
         if isinstance(content, ir.DataType):
             return content.name
         if isinstance(content, np.ndarray):
-            is_short = content.size <= _MOST_ELEMENTS
+            is_short = content.size <= _MAX_ELEMENTS
             return str(content.tolist()) if is_short else f"{content.size} elements"
         return str(content)
 
@@ -611,28 +614,27 @@ def _is_symbolic(part: object) -> bool:
     return isinstance(part, Recorded) and not isinstance(part, Matched)
 
 
-def _label(node: ir.Node) -> str:
-    """Return op type and name of a node: "Mul 'scaled'"."""
-    name = node.name or next((value.name for value in node.outputs if value.name), "")
-    return f"{op_name(node)} {name!r}"
+def _quoted_label(node: ir.Node) -> str:
+    """Return the op type and the quoted name of a node: "Mul 'scaled'"."""
+    return f"{op_name(node)} {display_name(node)!r}"
 
 
 def _op_types(op: Op) -> str:
     """Return the op types of an op: "Add or Mul"."""
     prefix = f"{op.domain}::" if op.domain else ""
     names = [prefix + op_type for op_type in op.op_types]
-    if len(names) > _MOST_NAMES:
-        return first_of(names, _MOST_NAMES)
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    if len(names) > _MAX_NAMES:
+        return first_of(names, _MAX_NAMES)
+    *initial, last = names
+    return f"{', '.join(initial)} or {last}" if initial else last
 
 
 def _element(pattern: Expression) -> str:
     """Return a short text of a pattern element, without the operands of an op."""
     if pattern.op is None:
         return repr(pattern)
-    text = "|".join(pattern.op.op_types[:_MOST_NAMES])
-    if len(pattern.op.op_types) > _MOST_NAMES:
+    text = "|".join(pattern.op.op_types[:_MAX_NAMES])
+    if len(pattern.op.op_types) > _MAX_NAMES:
         text += "|..."
     text = f"{text}(...)"
     if pattern.op.name:

@@ -1,4 +1,4 @@
-"""The driver: applies rules to all nodes, and visits nodes again only near changes."""
+"""The driver: applies rules to all nodes, and then visits only nodes near changes again."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ logger = logging.getLogger("onnxfold")
 
 # Exceptions of built-in rules on nodes with invalid numbers, such as an axis that does not exist.
 _INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-_MOST_CONSUMERS = 64
+_MAX_CONSUMERS = 64
 """If a change may affect more indirect consumers, all nodes are visited once more at the end."""
-_MOST_AT_A_VALUE = 500
+_MAX_REWRITES_AT_VALUE = 500
 """Rewrites at one value of the original model. More rewrites are a loop of rules."""
-_SHARE_OF_LOOP = 10
-"""A rule belongs to a loop if it made at least a tenth of the rewrites at the value."""
+_MIN_REWRITES_IN_LOOP = _MAX_REWRITES_AT_VALUE // 10
+"""A rule belongs to a loop if it caused at least a tenth of the rewrites at the value."""
 
 
 class Loop(NamedTuple):
@@ -55,7 +55,7 @@ class Loop(NamedTuple):
 
 
 @dataclass
-class Seen:
+class RewriteState:
     """The state of a model after a run of rules."""
 
     inputs: dict[ir.Node, Sequence[ir.Value | None]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class RewriteReport:
     places: dict[str, list[str]] = field(default_factory=dict)
     """The values of the original model at which each rule fired, by name."""
     inexact: Counter[str] = field(default_factory=Counter)
-    """How often each rule fired where it may change bits."""
+    """How often each rule fired with an inexact match."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Matches whose replacement has another dtype or shape: errors in the rule."""
     failed_on_invalid: Counter[str] = field(default_factory=Counter)
@@ -94,9 +94,10 @@ class Rewriter:
         model: The model; its graphs must be sorted.
         rules: The rules of all sets.
         level: 1 for exact rewrites only, 2 for inexact rewrites, too.
-        keeps: Returns whether the node that makes a value must be kept.
-        seen: The state after an earlier run, or None for a first run. If it is not empty, only
-            changed nodes, and nodes whose patterns reach changed nodes, are visited.
+        keeps: Returns whether the producer of a value must be kept.
+        state: The state after an earlier run, or None for a first run. `run` updates it. If it is
+            not empty, only changed nodes, and nodes whose patterns reach changed nodes, are
+            visited.
     """
 
     def __init__(
@@ -106,9 +107,9 @@ class Rewriter:
         *,
         level: int = 1,
         keeps: Callable[[ir.Value], bool] | None = None,
-        seen: Seen | None = None,
+        state: RewriteState | None = None,
     ) -> None:
-        self._seen = seen or Seen()
+        self._state = state or RewriteState()
         enabled = tuple([r for r in rules if level > 1 or r.inexact is not True])
         self._level = level
         self._facts = facts_of(model)
@@ -118,17 +119,18 @@ class Rewriter:
         self._tables = {}
         opsets = scopes.of(model.graph).opsets
         for graph in scopes.graphs():
-            own = scopes.of(graph).opsets
+            graph_opsets = scopes.of(graph).opsets
             # onnxruntime runs functions at the opsets of the model
-            has_same_opsets = own.items() <= {**own, **opsets}.items()
-            rules_of_graph = enabled if has_same_opsets else ()
-            self._tables[graph] = _table_of(rules_of_graph, tuple(sorted(own.items())))
+            has_same_opsets = graph_opsets.items() <= {**graph_opsets, **opsets}.items()
+            graph_rules = enabled if has_same_opsets else ()
+            self._tables[graph] = _table_of(graph_rules, tuple(sorted(graph_opsets.items())))
         self._reach = max([table.reach for table in self._tables.values()])
         """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._origins: dict[ir.Value | None, _Origin] = {None: None}
-        self._skipped = False
+        self._has_skipped_consumers = False
+        """Whether a change had too many consumers to enqueue, so that all nodes are visited."""
         self._original_value: dict[ir.Node, str] = {}
         """The value of the original model that each new node replaces, by name."""
         self._history: dict[str, Counter[Rule]] = {}
@@ -140,14 +142,14 @@ class Rewriter:
         """Rewrite the model.
 
         Raises:
-            RuleError: a rule raised an exception.
+            RuleError: A rule raised an exception.
         """
         nodes = self._in_order()
-        self._enqueue(self._changed(nodes) if self._seen.inputs else nodes)
+        self._enqueue(self._changed(nodes) if self._state.inputs else nodes)
         with np.errstate(all="ignore"):  # numbers of conditions may overflow
-            while self._queue or self._skipped:
-                if not self._queue:  # visit all nodes once more
-                    self._skipped = False
+            while self._queue or self._has_skipped_consumers:
+                if not self._queue:
+                    self._has_skipped_consumers = False
                     self._enqueue(self._in_order())
                     continue
                 node = self._queue.popleft()
@@ -159,32 +161,37 @@ class Rewriter:
                         self._visit(node, candidates)
         if self.report.counts:
             nodes = self._in_order()
-        self._seen.inputs = {node: node.inputs for node in nodes}
-        self._seen.facts = self._types.snapshot()
+        self._state.inputs = {node: node.inputs for node in nodes}
+        self._state.facts = self._types.snapshot()
         return self.report
 
     def _changed(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Return the nodes changed since the last run, and those whose patterns reach them."""
-        before = self._seen.inputs
+        before = self._state.inputs
         after = {node: node.inputs for node in nodes}
         changed = {n for n in nodes if n not in before or before[n] is not after[n]}
         # values that have other consumers or other facts: rules may match their producers now
-        pairs = [(before.get(node, ()), after[node]) for node in changed]
-        pairs += [(inputs, ()) for node, inputs in before.items() if node not in after]
-        values = {v for p in pairs for a, b in zip_longest(*p) if a is not b for v in (a, b)}
-        old_facts = self._seen.facts
+        inputs_before_and_after = [(before.get(node, ()), after[node]) for node in changed]
+        inputs_before_and_after += [(old, ()) for node, old in before.items() if node not in after]
+        values: set[ir.Value | None] = set()
+        for old_inputs, new_inputs in inputs_before_and_after:
+            for old, new in zip_longest(old_inputs, new_inputs):
+                if old is not new:
+                    values.update((old, new))
+        old_facts = self._state.facts
         facts = self._types.snapshot()
         values.update(v for v in old_facts if v not in facts or facts[v] is not old_facts[v])
         producers = {value.producer() for value in values if value is not None}
         changed.update(node for node in producers if node is not None and node in after)
-        last = changed
+        latest = changed
         for _ in range(self._reach - 1):
-            last = {use.node for node in last for v in node.outputs for use in uses(v)} - changed
-            changed |= last
+            consumers = {use.node for node in latest for v in node.outputs for use in uses(v)}
+            latest = consumers - changed
+            changed |= latest
         return [node for node in nodes if node in changed]
 
     def _in_order(self) -> list[ir.Node]:
-        """Return all nodes, those of a subgraph before the node that holds it."""
+        """Return all nodes, those of a subgraph before the node that contains it."""
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
 
@@ -201,8 +208,8 @@ class Rewriter:
         for value in inputs:
             if value is not None and value not in origins:
                 producer = value.producer()
-                made_by = ("", "") if producer is None else (producer.op_type, producer.domain)
-                origins[value] = *made_by, self._facts.constness.is_constant(value)
+                op = ("", "") if producer is None else (producer.op_type, producer.domain)
+                origins[value] = *op, self._facts.constness.is_constant(value)
         signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
         rules, on_constants = table.find(signature)
         if rules and self._facts.constness.is_constant(node.outputs[0]):
@@ -232,7 +239,7 @@ class Rewriter:
             except Exception as error:
                 message = f"{rule.label} failed: {type(error).__name__}: {error}"
                 name = node.name or node.op_type
-                if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
+                if not rule.is_builtin or not isinstance(error, _INVALID_NODE_ERRORS):
                     raise RuleError(message, node=name) from error
                 logger.debug("%s at %r", message, name)  # the invalid node is kept
                 self.report.failed_on_invalid[rule.name] += 1
@@ -256,9 +263,9 @@ class Rewriter:
         """Count a rewrite at a value, and switch off the rules of a loop."""
         history = self._history.setdefault(original, Counter())
         history[rule] += 1
-        if history.total() < _MOST_AT_A_VALUE:
+        if history.total() < _MAX_REWRITES_AT_VALUE:
             return
-        looping = [r for r, n in history.items() if n * _SHARE_OF_LOOP >= _MOST_AT_A_VALUE]
+        looping = [rule for rule, count in history.items() if count >= _MIN_REWRITES_IN_LOOP]
         self.report.loops.append(Loop(tuple(r.name for r in looping), original))
         names = ", ".join(r.label for r in looping)
         logger.info("rules that undo each other at %r are switched off: %s", original, names)
@@ -270,8 +277,8 @@ class Rewriter:
         self._enqueue(nodes)
         for _ in range(self._reach - 2):
             nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
-            if len(nodes) > _MOST_CONSUMERS:
-                self._skipped = True  # all nodes are visited once at the end
+            if len(nodes) > _MAX_CONSUMERS:
+                self._has_skipped_consumers = True
                 return
             self._enqueue(nodes)
 

@@ -29,7 +29,7 @@ class RuleError(OnnxFoldError):
 
 @dataclass(eq=False)
 class Rule:
-    """A declarative rewrite. Made by `onnxfold.rewrite.rule`."""
+    """A declarative rewrite. The decorator `onnxfold.rewrite.rule` creates it."""
 
     pair: Pair
     conditions: tuple[Term, ...]
@@ -46,7 +46,7 @@ class Rule:
     on_constants: bool = False
     seen_in: str = ""
     """A model to which the rule applies."""
-    ours: bool = False
+    is_builtin: bool = False
     """Whether the rule is part of onnxfold."""
 
     @cached_property
@@ -79,7 +79,8 @@ class Rule:
     def checks_of_exact(self) -> _Checks:
         """The same as `checks`, with the condition that no bit changes.
 
-        It is checked first if it depends on the replaced value only, and otherwise last.
+        This condition is checked first if it depends on the replaced value only. Otherwise, it is
+        checked last.
         """
         if not isinstance(self.inexact, Term):
             return self.checks
@@ -104,7 +105,8 @@ class Rule:
         while pending:
             step = pending.pop()
             certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
-            if isinstance(step, any_of):  # bound when one of the alternatives has matched
+            if isinstance(step, any_of):
+                # the symbols in the alternatives are bound when one of the alternatives has matched
                 for each in walk(step.operands):
                     possible |= dict.fromkeys((each, *symbols_of(*each.terms)), len(steps))
             else:
@@ -119,33 +121,37 @@ class Rule:
             checks.setdefault(None if is_at_end else steps[last], []).append(condition)
         return checks
 
-    def computed(self) -> list[object]:
+    def replacement_terms(self) -> list[object]:
         """Return the terms of the replacement."""
         return [term for each in walk(self.pair.replacements) for term in each.terms]
 
     @property
-    def place(self) -> str:
-        """File and line of the definition."""
+    def location(self) -> str:
+        """The file and the line of the definition."""
         return f"{os.path.basename(self.file)}:{self.line}"
 
     @property
     def label(self) -> str:
-        """Name and place, for messages."""
-        return f"rule {self.name} ({self.place})"
+        """The name and the location, for messages."""
+        return f"rule {self.name} ({self.location})"
 
     @cached_property
     def texts(self) -> tuple[str, str, tuple[str, ...]]:
-        """The texts of the pattern, the replacement and the conditions.
-
-        Ops have the names of the local variables of the rule.
-        """
-        used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
-        for name, variable in self.pair.names.items():
-            if isinstance(variable, (Op, any_of, filled)) and variable in used:
-                variable.name = name
+        """The texts of the pattern, the replacement and the conditions."""
+        self.name_ops()
         sides = (self.pair.patterns, self.pair.replacements)
         before, after = (" , ".join(map(repr, side)) for side in sides)
         return before, after, tuple(map(repr, self.conditions))
+
+    def name_ops(self) -> None:
+        """Give ops the names of their local variables, if conditions or computed terms use them.
+
+        The texts of patterns and conditions contain these names.
+        """
+        used = set(symbols_of(*self.conditions, self.inexact, *self.replacement_terms()))
+        for name, variable in self.pair.names.items():
+            if isinstance(variable, (Op, any_of, filled)) and variable in used:
+                variable.name = name
 
     def __str__(self) -> str:
         before, after, conditions = self.texts
@@ -219,7 +225,7 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     """Return the rule set of a Python file.
 
     Raises:
-        UsageError: the file cannot be read as Python or defines no rule.
+        UsageError: The file cannot be read as Python or defines no rule.
     """
     rules = rule_set_of(run_file(path, "rules"))
     if not rules.rules:
@@ -232,8 +238,8 @@ def builtin_rule_sets() -> tuple[RuleSet, ...]:
     """Return the rule sets of onnxfold, sorted by name."""
     if importlib.util.find_spec("onnxfold.rules") is None:
         # Python was started in the project's folder, which has rules/ beside onnxfold/
-        home = importlib.import_module("onnxfold").__path__
-        home.append(os.path.dirname(home[0]))
+        search_path = importlib.import_module("onnxfold").__path__
+        search_path.append(os.path.dirname(search_path[0]))
     package = importlib.import_module("onnxfold.rules")
     names = sorted([name for _, name, _ in pkgutil.iter_modules(package.__path__)])
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
@@ -247,7 +253,7 @@ def available_rule_sets() -> tuple[RuleSet, ...]:
     An entry point is a `RuleSet` or a module with rules.
 
     Raises:
-        UsageError: the rules of another package cannot be loaded.
+        UsageError: The rules of another package cannot be loaded.
     """
     sets = [*builtin_rule_sets()]
     for entry in metadata.entry_points(group="onnxfold.rules"):

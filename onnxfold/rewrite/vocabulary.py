@@ -186,7 +186,7 @@ def _made(
     old = function.__globals__.get(name)
     is_loaded = function.__module__ not in sys.modules
     if is_loaded and isinstance(old, Rule) and old.file == code.co_filename:
-        raise TypeError(f"the rule {old.place} has this name, too")
+        raise TypeError(f"the rule {old.location} has this name, too")
     count = code.co_argcount
     last = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
@@ -225,11 +225,11 @@ def _made(
         file=code.co_filename,
         line=code.co_firstlineno,
         name=name,
-        ours=function.__module__.startswith("onnxfold.rules."),
+        is_builtin=function.__module__.startswith("onnxfold.rules."),
         **{option: settings[option] for option in _OPTIONS.intersection(settings)},
     )
     # A test checks the built-in rules. Checking them here would double the time of the import.
-    if not rule_of_row.ours:
+    if not rule_of_row.is_builtin:
         for field, hint in hints_of(Rule).items():
             for problem in problems(field, getattr(rule_of_row, field), hint):
                 raise TypeError(problem)
@@ -268,7 +268,7 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, rule.symbols)
     conditions = (*rule.conditions, rule.inexact)
-    for user, terms in (("a condition", conditions), ("the replacement", rule.computed())):
+    for user, terms in (("a condition", conditions), ("the replacement", rule.replacement_terms())):
         for symbol in symbols_of(*terms):
             if symbol not in rule.symbols:
                 raise ValueError(f"{user} uses {symbol!r}, which the pattern does not have")

@@ -181,7 +181,7 @@ def test_provenance():
     assert node.name == "node_y" and node.doc_string == "kept"
     assert node.metadata_props["onnxfold.rule"] in (
         "transpose_of_transpose",
-        transposes.transpose_of_transpose.place,
+        transposes.transpose_of_transpose.location,
     )
     assert node.metadata_props["onnxfold.from"] == "node_y, node_t"
     assert node.metadata_props["mine"] == "too"

@@ -17,7 +17,13 @@ from onnxfold.api.options import OptionArguments, Options, options_of
 from onnxfold.api.signatures import checked
 from onnxfold.ir import storage
 from onnxfold.ir.editing import make_node_names_unique
-from onnxfold.ir.graphs import all_graphs, captured_values, op_name, subgraphs_of
+from onnxfold.ir.graphs import (
+    all_graphs,
+    captured_values,
+    display_name,
+    op_name,
+    subgraphs_of,
+)
 from onnxfold.ir.storage import ModelLike
 from onnxfold.passes.context import Result
 from onnxfold.passes.pipeline import run_bounded, separate_initializers
@@ -216,7 +222,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
             value=value,
             node=node.name or "",
             op_type=op_name(node),
-            holder="" if holder is node else _label(holder),
+            holder="" if holder is node else _plain_label(holder),
             is_variable=is_variable,
             is_constant_per_batch=dependencies.level_of(node) is Constness.BROADCAST,
             operands=[v.name or "" for v in dependencies.variable_operands(node)],
@@ -282,8 +288,9 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     raise UsageError(f"no node has the name {name!r} or a result of this name{similar}")
 
 
-def _label(node: ir.Node) -> str:
-    return f"{op_name(node)} {node.name or next((v.name for v in node.outputs if v.name), '')}"
+def _plain_label(node: ir.Node) -> str:
+    """Return the op type and the name of a node: "Mul scaled"."""
+    return f"{op_name(node)} {display_name(node)}"
 
 
 class _Trace(NamedTuple):
@@ -368,7 +375,7 @@ class _Dependencies:
             opsets = {} if scope is None else scope.opsets
             reason = self._determinism.reason_not_to_fold(node, opsets)
             if reason is not None:
-                blockers[_label(node)] = reason
+                blockers[_plain_label(node)] = reason
         return blockers
 
     def _source(self, value: ir.Value) -> str:
@@ -378,7 +385,7 @@ class _Dependencies:
         if producer is not None:
             return op_name(producer)
         if scope is not None and scope.parent is not None:
-            return f"changes in every iteration of {_label(scope.parent)}"
+            return f"changes in every iteration of {_plain_label(scope.parent)}"
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
 

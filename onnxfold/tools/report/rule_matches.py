@@ -122,7 +122,7 @@ def take_matches(
     matches = [
         RuleMatch(
             rule=each.name,
-            place=each.place,
+            place=each.location,
             description=each.doc,
             pattern=each.texts[0],
             replacement=each.texts[1],

@@ -22,7 +22,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.ir import storage
-from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, of_array, of_type
+from onnxfold.ir.symbolic.fact import MAX_TRACKED_ELEMENTS, of_array, of_type
 from onnxfold.ops import Trait, Work, definition_of
 from onnxfold.ops.application import INVALID_NODE_ERRORS
 from onnxfold.ops.definition import OMITTED
@@ -76,7 +76,7 @@ class NominalSizes:
                 _nominal_size(dim, f"{value.name}[{k}]", sizes) for k, dim in enumerate(value.shape)
             )
             fact = of_type(dtype, shape, self._facts.algebra)
-            is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
+            is_short = math.prod(shape) <= MAX_TRACKED_ELEMENTS and dtype != ir.DataType.STRING
             if is_short and facts.constness.of(value) is Constness.RUNTIME:
                 # a single integer is a length or a count; with 0, many shapes would be empty
                 fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
@@ -86,7 +86,7 @@ class NominalSizes:
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the nominal shape; None if it is unknown or the value is not a tensor."""
         fact = self._facts.of(value)
-        return None if fact.other is not None else fact.static_shape
+        return None if fact.type_proto is not None else fact.static_shape
 
     def nbytes(self, value: ir.Value) -> int | None:
         """Return the nominal bytes; None if unknown or if the value is not a numeric tensor."""

@@ -106,7 +106,7 @@ class Failures:
         if self.unequal:
             yield "the operand shapes may not be compatible"
         for fact in results:
-            if fact.other is not None:
+            if fact.type_proto is not None:
                 yield "its result is not a tensor"
             elif fact.shape is None:
                 yield "the shape of its result is not known"

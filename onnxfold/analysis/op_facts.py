@@ -68,7 +68,7 @@ def _fact(proto: onnx.TypeProto | None, algebra: Algebra) -> Fact:
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
-        return Fact(other=proto.SerializeToString())
+        return Fact(type_proto=proto.SerializeToString())
     tensor = proto.tensor_type
     dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
@@ -95,8 +95,8 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
 def _type_proto(fact: Fact, algebra: Algebra) -> onnx.TypeProto:
     """Return the type of a fact. Expressions are represented by names."""
     proto = onnx.TypeProto()
-    if fact.other is not None:
-        proto.ParseFromString(fact.other)
+    if fact.type_proto is not None:
+        proto.ParseFromString(fact.type_proto)
     elif fact.dtype is not None:
         proto.tensor_type.elem_type = fact.dtype.value
         if fact.shape is not None:

@@ -98,12 +98,12 @@ class FactPropagation:
         """
         old_fact = self.of(old)
         new_fact = self.of(new)
-        if new_fact.other is not None:
+        if new_fact.type_proto is not None:
             return
         if new_fact.dtype is None or new_fact.shape is None:
             dtype = old_fact.dtype if new_fact.dtype is None else new_fact.dtype
             shape = old_fact.shape if new_fact.shape is None else new_fact.shape
-            self.set(new, Fact(dtype, shape) if old_fact.other is None else old_fact)
+            self.set(new, Fact(dtype, shape) if old_fact.type_proto is None else old_fact)
 
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
         """Return whether a value may replace another one. One of the two is a graph output.

@@ -62,7 +62,7 @@ class SymbolicAnalysis(FactPropagation):
                     n for k, numbers in self._required.items() if k in needed for n in numbers
                 ]
                 self._required.clear()
-                if self.algebra.learn(required):
+                if self.algebra.raise_lower_bounds(required):
                     self._cached_results.clear()
                     affected = frozenset(self._bound_dependent)
             decided: dict[ir.Value, Fact] = {}
@@ -237,7 +237,7 @@ def _specificity(fact: Fact) -> tuple[int, ...]:
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
     return (
         fact.dtype is not None,
-        fact.other is not None or fact.shape is not None,
+        fact.type_proto is not None or fact.shape is not None,
         sum(isinstance(size, int) for size in shape),
         items is not None,
         numbers if fact.known is None else 1 << 20,

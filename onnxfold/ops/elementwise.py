@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from onnxfold.ir.storage.tensors import stored_tensor
 from onnxfold.ir.symbolic.expression import Algebra, Number
-from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, SIZE_DTYPES, Fact, is_small, of_items
+from onnxfold.ir.symbolic.fact import MAX_TRACKED_ELEMENTS, SIZE_DTYPES, Fact, is_small, of_items
 from onnxfold.ops.application import (
     Application,
     Undecided,
@@ -241,7 +241,9 @@ class Broadcasting(Op):
         """Return the elements of the result if the elements of all operands are known."""
         objects = [a.objects(k) for k in range(len(a.inputs))]
         arrays = [array for array in objects if array is not None]
-        if len(arrays) < len(a.inputs) or any(array.size > MOST_ELEMENTS for array in arrays):
+        if len(arrays) < len(a.inputs) or any(
+            array.size > MAX_TRACKED_ELEMENTS for array in arrays
+        ):
             return None
         are_sizes = all(a.algebra.is_size(item) for array in arrays for item in array.flat)
         return self.of_arrays(a.algebra, arrays, are_sizes)

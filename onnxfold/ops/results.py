@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.ir.symbolic.expression import Number
-from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, Array, Fact, list_of, of_array, of_items
+from onnxfold.ir.symbolic.fact import MAX_TRACKED_ELEMENTS, Array, Fact, list_of, of_array, of_items
 from onnxfold.ops.application import Application
 from onnxfold.ops.definition import Op
 from onnxfold.ops.numpy_kernels import NotExact, Postpone, Unfoldable
@@ -56,7 +56,7 @@ def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
             results = kernel(arrays, a.attributes, n_outputs=a.n_outputs, most_bytes=_MOST_BYTES)
     except (NotExact, Unfoldable, Postpone):
         return None
-    if any(r.size > MOST_ELEMENTS or r.dtype.kind not in "fiub" for r in results):
+    if any(r.size > MAX_TRACKED_ELEMENTS or r.dtype.kind not in "fiub" for r in results):
         return None
     dtype = a.fact(0).dtype
     if items and dtype is not None:

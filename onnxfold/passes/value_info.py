@@ -80,7 +80,10 @@ def drop_inferred(model: ir.Model) -> None:
     for value in described_values(analysis):
         if (maker := value.producer()) is not None and Trait.SCALES in definition_of(maker).traits:
             _describe_scaled(value, maker, analysis)
-        if value.type is None or (fact := analysis.of(value)).other or fact.dtype != value.dtype:
+        if value.type is None:
+            continue
+        fact = analysis.of(value)
+        if fact.type_proto is not None or fact.dtype != value.dtype:
             continue
         pairs = zip(value.shape or (), fact.shape or (), strict=False)
         others = [size for dim, size in pairs if isinstance(dim, int) and dim != size]
@@ -197,7 +200,7 @@ class Description:
     def describe(self, value: ir.Value) -> bool:
         """Write the type of a value, and return whether it has changed."""
         fact = self._analysis.of(value)
-        if fact.dtype is None or fact.other is not None:
+        if fact.dtype is None or fact.type_proto is not None:
             if value.type is None and value.shape is not None:
                 value.shape = None  # the file format cannot store a shape without a type
                 return True

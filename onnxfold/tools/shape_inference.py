@@ -293,7 +293,7 @@ def _infer(model: ir.Model) -> tuple[TypesByScope, InferenceReport]:
 
 def _is_tensor(value: ir.Value, analysis: SymbolicAnalysis) -> bool:
     """Return whether neither the inferred nor the recorded type is a sequence, optional or map."""
-    if analysis.of(value).other is not None or meta_entry(value, storage.TYPE_KEY) is not None:
+    if analysis.of(value).type_proto is not None or meta_entry(value, storage.TYPE_KEY) is not None:
         return False
     return value.type is None or isinstance(value.type, ir.TensorType)
 
@@ -303,7 +303,7 @@ def _has_rank(operand: ir.Value | None, analysis: SymbolicAnalysis) -> bool:
     if operand is None:
         return True
     fact = analysis.of(operand)
-    return fact.shape is not None or fact.other is not None
+    return fact.shape is not None or fact.type_proto is not None
 
 
 def _scopes_of_model(model: ir.Model) -> Iterator[tuple[Scope, ir.Graph]]:

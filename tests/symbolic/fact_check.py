@@ -94,7 +94,7 @@ class FactCheck:
         del widened.graph.output[:]
         for name, value in self._values.items():
             fact = self._analysis.of(value)
-            if value.producer() is not None and fact.dtype is not None and not fact.other:
+            if value.producer() is not None and fact.dtype is not None and not fact.type_proto:
                 widened.graph.output.append(
                     onnx.helper.make_tensor_value_info(name, fact.dtype.value, None)
                 )

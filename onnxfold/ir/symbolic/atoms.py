@@ -110,7 +110,7 @@ class Atoms:
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
     def symbol(self, name: str | None = None, low: Bound = 0) -> Expr:
-        """Return the size with this name; without a name, a new size."""
+        """Return the size with this name, or a new size if the name is None."""
         return self.unknown(low) if name is None else self._atom("symbol", (name,), low, INFINITY)
 
     def size_of(self, name: str | None) -> Expr | None:
@@ -128,7 +128,7 @@ class Atoms:
         return str(atom.args[0]) if atom is not None and atom.is_dim else None
 
     def atom_of(self, number: Number) -> Atom | None:
-        """Return the atom of an expression that is a single atom; None for others."""
+        """Return the atom of an expression that is a single atom; None for other expressions."""
         if isinstance(number, int) or len(number.terms) != 1:
             return None
         monomial, coefficient = number.terms[0]
@@ -140,11 +140,11 @@ class Atoms:
 
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         key = (op, *args)
-        found = self._interned.get(key)
-        if found is None:
-            found = self._new(op, args, low, high)
-            self._interned[key] = found
-        return found
+        expression = self._interned.get(key)
+        if expression is None:
+            expression = self._new(op, args, low, high)
+            self._interned[key] = expression
+        return expression
 
     def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
         self.atoms.append(Atom(op, args, low, high))
@@ -158,11 +158,11 @@ class Atoms:
 
     def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
         """Return the unique expression with these sorted terms, which are not an integer."""
-        found = self._expressions.get(terms)
-        if found is None:
-            found = Expr(terms, *self._bounds(terms))
-            self._expressions[terms] = found
-        return found
+        expression = self._expressions.get(terms)
+        if expression is None:
+            expression = Expr(terms, *self._bounds(terms))
+            self._expressions[terms] = expression
+        return expression
 
     def low(self, a: Number) -> Bound:
         """Return the lower bound of an expression."""
@@ -182,23 +182,24 @@ class Atoms:
         low: Bound = 0
         high: Bound = 0
         for monomial, coefficient in terms:
-            least: Bound = coefficient
-            most: Bound = coefficient
+            term_low: Bound = coefficient
+            term_high: Bound = coefficient
             for index in monomial:
                 atom = self.atoms[index]
                 bounds = (atom.low, atom.high)
-                ends = [x * y if x and y else 0 for x in (least, most) for y in bounds]
-                least = min(ends)
-                most = max(ends)
-            low += least
-            high += most
+                # a 0 times infinity would be NaN
+                ends = [x * y if x and y else 0 for x in (term_low, term_high) for y in bounds]
+                term_low = min(ends)
+                term_high = max(ends)
+            low += term_low
+            high += term_high
         return low, high
 
-    def learn(self, required: Iterable[Number]) -> bool:
-        """Raise the bounds of atoms so that these numbers are at least 0.
+    def raise_lower_bounds(self, required: Iterable[Number]) -> bool:
+        """Raise the lower bounds of atoms so that these numbers are at least 0.
 
-        Only a multiple of one atom plus a constant implies a bound. Returns whether a bound was
-        raised.
+        Only a multiple of one atom plus a constant implies a bound. The result is whether a bound
+        was raised.
         """
         raised = False
         for number in required:
@@ -207,9 +208,9 @@ class Atoms:
                 continue
             ((index,), factor) = terms[0]
             constant = sum(c for m, c in terms_of(number) if not m)
-            least = -(constant // factor)
-            if self.atoms[index].low < least <= self.atoms[index].high:
-                self.atoms[index].low = least
+            low = -(constant // factor)
+            if self.atoms[index].low < low <= self.atoms[index].high:
+                self.atoms[index].low = low
                 raised = True
         if raised:
             for expression in self._expressions.values():

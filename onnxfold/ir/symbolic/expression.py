@@ -29,10 +29,10 @@ from onnxfold.ir.symbolic.atoms import (
 
 __all__ = ["Algebra", "Expr", "NotKnown", "Number"]
 
-# Limits of an expression; a larger one becomes an atom.
-_MOST_TERMS = 16
-_HIGHEST_DEGREE = 8
-_LARGEST = 1 << 62  # of a coefficient
+# Limits of an expression. A larger one becomes an atom.
+_MAX_TERMS = 16
+_MAX_DEGREE = 8
+_MAX_COEFFICIENT = 1 << 62
 
 
 class Algebra(Atoms):
@@ -92,9 +92,9 @@ class Algebra(Atoms):
         if len(kept) == 1 and not kept[0][0]:
             return wrapped(kept[0][1])
         too_large = (
-            len(kept) > _MOST_TERMS
-            or any(len(m) > _HIGHEST_DEGREE for m, _ in kept)
-            or any(not -_LARGEST < c < _LARGEST for _, c in kept)
+            len(kept) > _MAX_TERMS
+            or any(len(m) > _MAX_DEGREE for m, _ in kept)
+            or any(abs(c) >= _MAX_COEFFICIENT for _, c in kept)
         )
         if too_large:
             return self._atom(op, in_order(a, b), -INFINITY, INFINITY)
@@ -115,7 +115,7 @@ class Algebra(Atoms):
         quotient: Number = 0
         remainder: Number = a
         divisor_monomial, divisor_coefficient = leading_term(b)
-        for _ in range(_MOST_TERMS):
+        for _ in range(_MAX_TERMS):
             if remainder == 0:
                 return quotient
             monomial, coefficient = leading_term(remainder)
@@ -233,7 +233,7 @@ class Algebra(Atoms):
         )
 
     def broadcast(self, a: Number, b: Number) -> Number:
-        """Return the broadcast size of two sizes. They are equal, or one of them is 1."""
+        """Return the broadcast size of two sizes, which are equal unless one of them is 1."""
         if a == b or b == 1:
             return a
         if a == 1:
@@ -274,7 +274,7 @@ class Algebra(Atoms):
         return self._atom("equal", (difference,), 0, 1)
 
     def less(self, a: Number, b: Number) -> Number:
-        """Return 1 if a < b in every run, 0 if it is always false, and an atom otherwise."""
+        """Return 1 if a < b in every run, 0 if a >= b in every run, else an atom."""
         if isinstance(a, int) and isinstance(b, int):
             return int(a < b)
         difference = self.sub(a, b)

@@ -18,14 +18,14 @@ from onnxfold.ir.symbolic.expression import Algebra, Expr, Number
 Array = npt.NDArray[Any]
 Shape = tuple[Number, ...]
 
-MOST_ELEMENTS = 64
+MAX_TRACKED_ELEMENTS = 64
 """Maximum number of elements of tensors whose elements are tracked."""
 
 SIZE_DTYPES = frozenset((ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL))
 """Dtypes of sizes, whose elements may be expressions."""
 
-# Maximum characters of the text of a size.
-_LONGEST = 48
+# Maximum number of characters of the text of a size.
+_MAX_TEXT_LENGTH = 48
 _WORD = re.compile(r"\w+\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -44,7 +44,7 @@ class Fact:
     dtype: ir.DataType | None = None
     shape: Shape | None = None
     items: Array | None = None
-    other: bytes | None = None
+    type_proto: bytes | None = None
     """The serialized type of a value that is not a dense tensor."""
 
     @property
@@ -88,8 +88,8 @@ class FactTable:
 
     def shared(self, fact: Fact) -> Fact:
         """Return the stored fact that equals this one, including symbols."""
-        if fact.other is not None:
-            return self._facts.setdefault((fact.other,), fact)
+        if fact.type_proto is not None:
+            return self._facts.setdefault((fact.type_proto,), fact)
         items = fact.items
         if items is None:
             return self._facts.setdefault((fact.dtype, fact.shape), fact)
@@ -110,7 +110,7 @@ def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
 
 def of_array(array: Array, dtype: ir.DataType) -> Fact:
     """Return the fact of a constant."""
-    items = array if array.size <= MOST_ELEMENTS and array.dtype.kind in "fiub" else None
+    items = array if array.size <= MAX_TRACKED_ELEMENTS and array.dtype.kind in "fiub" else None
     return Fact(dtype, tuple(int(d) for d in array.shape), items)
 
 
@@ -122,7 +122,7 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
     count = shape[0] if shape else 1
     if dtype not in SIZE_DTYPES or len(shape) > 1 or not isinstance(count, int):
         return Fact(dtype, shape)
-    if not 0 <= count <= MOST_ELEMENTS:
+    if not 0 <= count <= MAX_TRACKED_ELEMENTS:
         return Fact(dtype, shape)
     bounds = (0, 1) if dtype == ir.DataType.BOOL else (-INFINITY, INFINITY)
     items = list_of([algebra.unknown(*bounds) for _ in range(count)])
@@ -136,14 +136,14 @@ def is_small(shape: Shape) -> bool:
         if not isinstance(size, int):
             return False
         count *= size
-    return count <= MOST_ELEMENTS
+    return count <= MAX_TRACKED_ELEMENTS
 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
     """Return the common part of two facts, with a new symbol for each size that may differ."""
     if one is other:
         return one
-    if one.dtype != other.dtype or one.other is not None or other.other is not None:
+    if one.dtype != other.dtype or one.type_proto is not None or other.type_proto is not None:
         return UNKNOWN
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
         return Fact(one.dtype)
@@ -170,12 +170,12 @@ def list_of(numbers: Sequence[Number]) -> Array:
 class Texts:
     """The texts of a model's sizes; two sizes have the same text if and only if they are equal.
 
-    Only sizes of the inputs have the names in ``taken``.
+    The names in ``reserved`` are the texts of sizes of inputs, and of no other sizes.
     """
 
-    def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
+    def __init__(self, algebra: Algebra, reserved: Iterable[str]) -> None:
         self._algebra = algebra
-        self._taken = {name.replace(" ", "") for name in taken}
+        self._reserved = {name.replace(" ", "") for name in reserved}
         self._texts: dict[Expr, str | None] = {}
         self._atoms: list[str | None] = []
 
@@ -187,8 +187,8 @@ class Texts:
     def of(self, size: Number) -> str | None:
         """Return the name of a dimension, or an expression such as ``2*seq``.
 
-        The result is None for a long expression, and for sizes without a name, such as the number
-        of nonzero elements, and expressions with them.
+        The result is None for a long expression. It is also None for sizes without a name, such as
+        the number of nonzero elements, and for expressions with such sizes.
         """
         if isinstance(size, int):
             return None
@@ -196,7 +196,7 @@ class Texts:
             text = self._algebra.name_of(size)
             if text is None:
                 text = self._sum(size) or ""
-                if not 0 < len(text) <= _LONGEST or text.replace(" ", "") in self._taken:
+                if not 0 < len(text) <= _MAX_TEXT_LENGTH or text.replace(" ", "") in self._reserved:
                     text = None
             self._texts[size] = text
         return self._texts[size]
@@ -209,19 +209,19 @@ class Texts:
             factors = [self._atom(index) for index in monomial]
             if any(f is None for f in factors):
                 return None
-            named = sorted(f for f in factors if f is not None)
-            if abs(coefficient) != 1 or not named:
-                named.insert(0, str(abs(coefficient)))
-            terms.append((coefficient < 0, not monomial, "*".join(named)))
+            texts = sorted(f for f in factors if f is not None)
+            if abs(coefficient) != 1 or not texts:
+                texts.insert(0, str(abs(coefficient)))
+            terms.append((coefficient < 0, not monomial, "*".join(texts)))
         terms.sort()
         text = " ".join(f"{'-' if negative else '+'} {term}" for negative, _, term in terms)
         return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
 
     def _atom(self, index: int) -> str | None:
-        # the operands of an atom have lower indexes, so ascending order avoids recursion
+        # the operands of an atom have lower indices, so ascending order avoids recursion
         for k in range(len(self._atoms), index + 1):
             text = self._atom_text(k)
-            self._atoms.append(text if text is None or len(text) <= _LONGEST else None)
+            self._atoms.append(text if text is None or len(text) <= _MAX_TEXT_LENGTH else None)
         return self._atoms[index]
 
     def _atom_text(self, index: int) -> str | None:
@@ -235,6 +235,6 @@ class Texts:
         if any(o is None for o in operands):
             return None
         if atom.op == "floor_div":
-            whole, divisor = (o if _WORD.match(o or "") else f"({o})" for o in operands)
-            return f"({whole}//{divisor})"
+            dividend, divisor = (o if _WORD.match(o or "") else f"({o})" for o in operands)
+            return f"({dividend}//{divisor})"
         return f"{atom.op}({', '.join(sorted(o for o in operands if o is not None))})"

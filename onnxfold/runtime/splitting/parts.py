@@ -214,7 +214,7 @@ class RuntimeCut:
         """
         fact = self._types.of(value)
         dtype = fact.dtype
-        if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
+        if dtype is None or fact.type_proto is not None or dtype == ir.DataType.UNDEFINED:
             return TensorInfo(value.name or "", "undefined")
         shape: list[int | str | None] | None = None
         if fact.shape is not None:

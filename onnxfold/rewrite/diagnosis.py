@@ -32,7 +32,7 @@ from onnxfold.rewrite.conditions import (
     text_of,
 )
 from onnxfold.rewrite.matched import Matched
-from onnxfold.rewrite.matcher import Match, find_match
+from onnxfold.rewrite.matcher import Match, as_stored, find_match
 from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
@@ -346,7 +346,7 @@ def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
             return f"{label} has no attribute {name!r} that is a number, text or tuple of them"
         if isinstance(expected, Attribute):
             expected = match.bindings.get(expected, value)
-        if not identical(_float32(value), _float32(expected)):
+        if not identical(as_stored(value), as_stored(expected)):
             problem = f"the attribute {name!r} of {label} is {_attribute_text(value)}"
             return f"{problem}; the pattern requires {_attribute_text(expected)}"
     return f"the attributes of {label} differ from those of the pattern"
@@ -354,10 +354,6 @@ def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
 
 def _attribute_text(value: Any) -> str:
     return "a tensor, a graph or an attribute of a function" if value is None else repr(value)
-
-
-def _float32(value: Any) -> Any:
-    return float(np.float32(value)) if type(value) is float else value
 
 
 def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> tuple[str, str]:

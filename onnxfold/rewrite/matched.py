@@ -1,4 +1,4 @@
-"""Properties of values: recorded when a rule is made, evaluated for each match."""
+"""Properties of values: recorded when a rule is created, evaluated for each match."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from onnxfold.rewrite.conditions import Recorded, Term, plain_number
 
 _ELEMENTS = "the elements of {}"
 _AXES = "the axes of the node of {}"
-_MOST_NODES_TO_CONSTANT = 4
-"""Nodes on the path from a value to a constant that excludes -0.0."""
-_MOST_AXES = 64
-"""No tensor has more axes."""
+_MAX_NODES_TO_CONSTANT = 4
+"""Maximum number of nodes on the path from a value to a constant that excludes -0.0."""
+_MAX_RANK = 64
+"""An upper bound for the rank of a tensor."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -32,7 +32,7 @@ _P = ParamSpec("_P")
 
 
 class _Property(Generic[_T, _R]):
-    """A descriptor: the property of a matched value, or the term for it of a symbol."""
+    """A descriptor: the property of a matched value, or the term for the property of a symbol."""
 
     def __init__(
         self,
@@ -53,25 +53,25 @@ class _Property(Generic[_T, _R]):
     def __get__(self, instance: Any, owner: object) -> Any:
         if type(instance) is Matched:
             return self._of_value(instance)
-        # stored in the symbol, so that the next access finds it there
+        # the next access finds the term in the symbol
         return instance.__dict__.setdefault(self._name, self._of_symbol(instance))
 
 
-def fact(function: Callable[[Matched], _T]) -> _Property[_T, Term]:
-    """Make a property of matched values; for a symbol, it is a term for the property."""
+def recorded_property(function: Callable[[Matched], _T]) -> _Property[_T, Term]:
+    """Decorate a property of matched values. For a symbol, the property is a term."""
     return _Property(function, function, functools.partial(Term, function))
 
 
-def question(
+def recorded_method(
     function: Callable[Concatenate[Matched, _P], _T],
 ) -> _Property[Callable[_P, _T], Callable[..., Term]]:
-    """Make a method of matched values; for a symbol, it returns a term for the call."""
+    """Decorate a method of matched values. For a symbol, the method returns a term."""
     bound = functools.partial(functools.partial, function)
     return _Property(function, bound, functools.partial(functools.partial, Term, function))
 
 
 class Value(Recorded):
-    """A value of a model, and the node that makes it.
+    """A value of a model, and the node that produces it.
 
     In a rule, a value is a symbol whose properties are recorded. If a property is unknown, the rule
     does not match.
@@ -79,106 +79,110 @@ class Value(Recorded):
 
     __slots__ = ()
 
-    @fact
+    @recorded_property
     def dtype(self: Matched) -> ir.DataType:
-        """The dtype; it is equal to its number in ONNX."""
+        """The dtype, which is equal to its number in ONNX."""
         return _known(self.facts.types.of(self.value).dtype, "the dtype of {}", self)
 
-    @fact
+    @recorded_property
     def is_float(self: Matched) -> bool:
         """Whether the dtype is a floating-point dtype."""
         return self.dtype.is_floating_point()
 
-    @fact
+    @recorded_property
     def is_integer(self: Matched) -> bool:
-        """Whether the dtype is an integer dtype, signed or unsigned; bool is not."""
+        """Whether the dtype is a signed or unsigned integer dtype. bool is not an integer dtype."""
         return self.dtype.is_integer()
 
-    @fact
+    @recorded_property
     def shape(self: Matched) -> Shape:
-        """The shape: a tuple of int, with a symbol for a size that is not known.
+        """The shape: a tuple of int, with a symbol for each unknown size.
 
-        A symbol is equal to itself only. If a condition adds or orders symbols, it is unknown.
+        A symbol is equal to itself only. A condition that adds or orders symbols is unknown.
         """
         return _known(self.facts.types.of(self.value).shape, "the shape of {}", self)
 
-    @fact
+    @recorded_property
     def sizes(self: Matched) -> tuple[int, ...]:
         """The shape; unknown unless every size is a number."""
         static_shape = self.facts.types.of(self.value).static_shape
         return _known(static_shape, "a size in the shape of {}", self)
 
-    @fact
+    @recorded_property
     def size(self: Matched) -> int:
         """The number of elements."""
         return math.prod(self.sizes)
 
-    @fact
+    @recorded_property
     def rank(self: Matched) -> int:
         """The number of axes."""
         return _known(self.facts.types.of(self.value).rank, "the rank of {}", self)
 
-    @question
+    @recorded_method
     def extent(self: Matched, axis: int) -> int | None:
-        """Return the size of an axis, or None if it is not known."""
+        """Return the size of an axis, or None if the size is unknown."""
         shape = self.facts.types.of(self.value).shape
         size = None if shape is None else shape[axis]
         return size if isinstance(size, int) else None
 
-    @question
+    @recorded_method
     def sizes_of(self: Matched, axes: Iterable[int]) -> tuple[int, ...]:
-        """Return the sizes of some axes; unknown unless they are numbers."""
+        """Return the sizes of some axes; unknown unless all of them are numbers."""
         return tuple(
             _known(self.extent(axis), "the size of axis {} of {}", axis, self) for axis in axes
         )
 
-    @fact
+    @recorded_property
     def has_one_element(self: Matched) -> bool:
-        """Whether it has exactly one element, whatever its rank."""
+        """Whether the value has exactly one element, regardless of its rank."""
         return _are_same(self.shape, (1,) * self.rank)
 
-    @fact
+    @recorded_property
     def has_elements(self: Matched) -> bool:
-        """Whether it certainly has at least one element in every run."""
+        """Whether the value certainly has at least one element in every run."""
         shape = self.facts.types.of(self.value).shape
         return shape is not None and all(map(self.facts.types.algebra.is_positive, shape))
 
-    @question
+    @recorded_method
     def same_shape(self: Matched, other: Any) -> bool:
-        """Return whether both have the same shape in every run.
+        """Return whether both values have the same shape in every run.
 
-        It is unknown if it depends on a symbolic size: the rule does not match then. By contrast,
-        ``x.shape == y.shape`` is False unless the sizes are certainly equal.
+        The result is unknown if it depends on a symbolic size, and the rule then does not match.
+        By contrast, ``x.shape == y.shape`` is False unless the sizes are certainly equal.
         """
         return self.value is other.value or _are_same(self.shape, other.shape)
 
-    @question
+    @recorded_method
     def broadcasts_to(self: Matched, other: Any) -> bool:
-        """Return whether broadcasting both gives the shape of the other one.
+        """Return whether broadcasting both values gives the shape of the other value.
 
-        It is unknown if it depends on a symbolic size.
+        The result is unknown if it depends on a symbolic size.
         """
-        small = self.shape
-        if self.value is other.value or small == ():
+        shape = self.shape
+        if self.value is other.value or shape == ():
             return True
-        large = other.shape
-        if len(small) > len(large):
+        other_shape = other.shape
+        if len(shape) > len(other_shape):
             return False
-        last = large[len(large) - len(small) :]
-        return _are_same(tuple(b if a == 1 else a for a, b in zip(small, last, strict=True)), last)
+        last = other_shape[len(other_shape) - len(shape) :]
+        broadcast = tuple(b if a == 1 else a for a, b in zip(shape, last, strict=True))
+        return _are_same(broadcast, last)
 
-    @question
+    @recorded_method
     def is_broadcast_of(self: Matched, *others: Any) -> bool:
-        """Return whether broadcasting the others certainly gives this shape."""
+        """Return whether broadcasting the other values certainly gives the shape of this value."""
         shapes = [other.shape for other in others]
         return self.rank == max(map(len, shapes)) and all(
             {size, 1} == {1, *(shape[-k] for shape in shapes if len(shape) >= k)}
             for k, size in enumerate(reversed(self.shape), 1)
         )
 
-    @question
+    @recorded_method
     def sizes_for_reshape(self: Matched, before: Shape) -> tuple[int, ...]:
-        """Return the operand of a Reshape from another shape to this one, if there is one."""
+        """Return the operand of a Reshape from another shape to the shape of this value.
+
+        The operand is unknown if no constant operand gives this shape in every run.
+        """
         sizes = []
         for k, size in enumerate(self.shape):
             if isinstance(size, int) and size > 0:
@@ -189,18 +193,18 @@ class Value(Recorded):
                 raise NotKnown("no operand of a Reshape gives the shape of {}", self)
             else:
                 sizes.append(-1)
-        # besides a -1, no size may be 0 when the model runs
-        is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
-        if is_open:
+        # a Reshape infers one size, unless another size is 0 when the model runs
+        is_ambiguous = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
+        if is_ambiguous:
             raise NotKnown("no operand of a Reshape gives the shape of {}", self)
         return tuple(sizes)
 
-    @question
+    @recorded_method
     def is_per_channel(self: Matched, other: Any, axis: int) -> bool:
-        """Return whether it has one number for all channels of another value, or one for each.
+        """Return whether the value has one number, or one for each channel of another value.
 
         Args:
-            other: The other operand of a broadcast, which has the shape of the result.
+            other: The other operand of an op. The value is broadcast to its shape.
             axis: The axis of the channels, counted from the front.
         """
         if self.rank > other.rank:
@@ -210,7 +214,7 @@ class Value(Recorded):
         is_vector = all(size == 1 for k, size in enumerate(sizes) if k != axis)
         return is_vector and sizes[axis] in (1, other.shape[axis])
 
-    @fact
+    @recorded_property
     def last_two_swapped(self: Matched) -> tuple[int, ...]:
         """The permutation that swaps the last two of at least two axes."""
         rank = self.rank
@@ -218,7 +222,7 @@ class Value(Recorded):
             raise NotKnown("{} has fewer than two axes", self)
         return (*range(rank - 2), rank - 1, rank - 2)
 
-    @question
+    @recorded_method
     def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
         """Return whether a permutation of the axes moves only axes of size 1."""
         axes = tuple(permutation)
@@ -228,17 +232,17 @@ class Value(Recorded):
         moved = [axis for axis in axes if shape[axis] != 1]
         return moved == sorted(moved)
 
-    @fact
+    @recorded_property
     def is_constant(self: Matched) -> bool:
-        """Whether it is a compile-time constant."""
+        """Whether the value is a compile-time constant."""
         return self.facts.constness.is_constant(self.value)
 
-    @fact
+    @recorded_property
     def freed_bytes(self: Matched) -> int:
-        """Bytes of the stored constants that are removed with its consumer; 0 if it has others.
+        """Bytes of the stored constants that are removed with the consumer of the value.
 
-        It is unknown for a value that constant propagation does not fold, such as a dequantized
-        weight.
+        The number is 0 if the value has several consumers. It is unknown if constant propagation
+        does not fold the value, such as a dequantized weight.
         """
         tensor = self.facts.constness.tensor(self.value)
         if tensor is None and (self.node.domain or Trait.QUANTIZES in self.definition.traits):
@@ -249,37 +253,37 @@ class Value(Recorded):
             freed = sum(operand.freed_bytes for operand in self.inputs if operand is not None)
         return freed if self.is_single_use else 0
 
-    @fact
+    @recorded_property
     def is_runtime_constant(self: Matched) -> bool:
-        """Whether it depends on runtime constants, and on no other inputs."""
+        """Whether the value depends on runtime constants, and on no other inputs."""
         return self.facts.constness.of(self.value) is Constness.RUNTIME
 
-    @fact
+    @recorded_property
     def is_fixed(self: Matched) -> bool:
-        """Whether it is a compile-time or a runtime constant, and so the same over many runs."""
+        """Whether the value is a compile-time or a runtime constant, and so equal in many runs."""
         return self.is_constant or self.is_runtime_constant
 
-    @fact
+    @recorded_property
     def array(self: Matched) -> np.ndarray[Any, Any]:
         """The elements of a small constant, read-only."""
         return _known(self.facts.constness.array(self.value), _ELEMENTS, self)
 
-    @fact
+    @recorded_property
     def is_zeros(self: Matched) -> bool:
-        """Whether all elements of a small constant are zeros, of either sign."""
+        """Whether all elements of a small constant are 0.0 or -0.0."""
         return not self.array.any()
 
-    @fact
+    @recorded_property
     def has_zeros(self: Matched) -> bool:
-        """Whether an element of a small constant is a zero, of either sign."""
+        """Whether an element of a small constant is 0.0 or -0.0."""
         return not self.array.all()
 
-    @fact
+    @recorded_property
     def is_finite(self: Matched) -> bool:
         """Whether no element of a constant is infinite or a NaN."""
         return _known(self.facts.constness.is_finite(self.value), _ELEMENTS, self)
 
-    @fact
+    @recorded_property
     def is_positive_zeros(self: Matched) -> bool:
         """Whether all elements are 0.0 in every run, for any shape."""
         pending = [self]
@@ -301,29 +305,30 @@ class Value(Recorded):
             pending.extend(each for each in moved if each is not None)
         return True
 
-    @fact
+    @recorded_property
     def has_no_negative_zero(self: Matched) -> bool:
-        """Whether it certainly has no -0.0.
+        """Whether certainly no element is -0.0.
 
-        It is a constant without -0.0, or the result of moving or adding such a constant.
+        This holds for a constant without -0.0, and for the result of moving or adding such a
+        constant.
         """
-        return self._has_no_negative_zero(_MOST_NODES_TO_CONSTANT)
+        return self._has_no_negative_zero(_MAX_NODES_TO_CONSTANT)
 
-    @fact
+    @recorded_property
     def ints(self: Matched) -> tuple[int, ...]:
-        """The elements of a small constant of integers: axes, sizes, bounds."""
+        """The elements of a small constant of integers, such as axes, sizes and bounds."""
         array = self.array
         if array.dtype.kind not in "iu":
             raise NotKnown("the elements of {} are no integers", self)
         return tuple(int(v) for v in array.ravel())
 
-    @fact
+    @recorded_property
     def sizes_in(self: Matched) -> Shape:
         """The elements of a short vector of integers, with symbols for unknown elements."""
         elements = self.facts.types.of(self.value).objects
         return tuple(_known(elements, "the integers in {}", self).ravel())
 
-    @fact
+    @recorded_property
     def number(self: Matched) -> Any:
         """The element of a constant with one element, as a NumPy scalar of its dtype."""
         array = self.array
@@ -331,22 +336,22 @@ class Value(Recorded):
             raise NotKnown("{} is not one number", self)
         return array.reshape(())[()]
 
-    @fact
+    @recorded_property
     def is_single_use(self: Matched) -> bool:
-        """Whether exactly one input of a node reads it, and it is not an output of the graph."""
+        """Whether exactly one input of a node reads the value, and no graph output does."""
         return len(uses(self.value)) == 1 and not self.value.is_graph_output()
 
-    @fact
+    @recorded_property
     def is_graph_output(self: Matched) -> bool:
-        """Whether it is an output of its graph."""
+        """Whether the value is an output of its graph."""
         return self.value.is_graph_output()
 
-    @question
+    @recorded_method
     def is_read_by(self: Matched, *op_types: str) -> bool:
-        """Return whether a node of one of these types reads it."""
+        """Return whether a node of one of these op types reads the value."""
         return any(user.op_type in op_types for user in self.users)
 
-    @question
+    @recorded_method
     def is_only_read_by(self: Matched, op_type: str) -> bool:
         """Return whether all consumers have this op type, and only constants as further inputs."""
         return not self.is_graph_output and all(
@@ -356,25 +361,25 @@ class Value(Recorded):
             for user in self.users
         )
 
-    @fact
+    @recorded_property
     def op_type(self: Matched) -> str:
-        """The type of the node."""
+        """The op type of the node."""
         return self.node.op_type
 
-    @question
+    @recorded_method
     def is_made_by(self: Matched, *op_types: str) -> bool:
         """Return whether the value is the result of one of these ops of ONNX."""
         node = self.value.producer()
         return node is not None and not node.domain and node.op_type in op_types
 
-    @fact
+    @recorded_property
     def has_one_output(self: Matched) -> bool:
-        """Whether the node has exactly one result."""
+        """Whether the node has exactly one output."""
         return sum(bool(v.name) for v in self.node.outputs) == 1
 
-    @question
+    @recorded_method
     def attribute(self: Matched, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node, or its default: int, float, str or tuple of them.
+        """Return an attribute of the node, or its default: an int, float, str or tuple of them.
 
         A float is its shortest decimal: 0.1 instead of the nearest float32 number. Tensors, graphs
         and attributes of functions are unknown.
@@ -388,14 +393,14 @@ class Value(Recorded):
             raise NotKnown("the attribute {} of the node of {} is not known", name, self)
         return default if value is None else value
 
-    @fact
+    @recorded_property
     def is_unpadded(self: Matched) -> bool:
         """Whether a convolution or pool has no padding."""
-        automatic = self.attribute("auto_pad")
+        auto_pad = self.attribute("auto_pad")
         pads = self.attribute("pads")
-        return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
+        return auto_pad in (None, "NOTSET", "VALID") and not any(pads or ())
 
-    @fact
+    @recorded_property
     def is_position_dependent(self: Matched) -> bool:
         """Whether the result for an element depends on its position, on one of the supported CPUs.
 
@@ -404,22 +409,21 @@ class Value(Recorded):
         """
         return self.definition.depends_on_position(NodeOfValue(self))
 
-    @fact
+    @recorded_property
     def is_rounded_by_position(self: Matched) -> bool:
         """Whether last bits or signs of zeros depend on the position, on one of the supported CPUs.
 
-        Scalar code computes the last elements if they do not fill a vector register. It uses
-        another algorithm for functions of float64. On arm64, vector code computes Reciprocal from
-        an estimate. There, max(-0.0, 0.0) is 0.0 in vector code, and -0.0 in scalar code.
+        Scalar code computes the last elements if they do not fill a vector register. For functions
+        of float64, scalar code uses another algorithm. On arm64, vector code computes Reciprocal
+        from an estimate, and max(-0.0, 0.0) is 0.0 in vector code and -0.0 in scalar code.
         """
         return self.definition.rounds_by_position(NodeOfValue(self))
 
-    @fact
+    @recorded_property
     def written_axes(self: Matched) -> tuple[int, ...]:
         """The axes of the node as written, in its attribute or input ``axes`` or ``axis``.
 
-        They are unknown if the node has none, because the meaning then depends on the op and its
-        version.
+        Omitted axes are unknown, because their meaning depends on the op and its version.
         """
         for name in ("axes", "axis"):
             written = self.attribute(name)
@@ -433,11 +437,12 @@ class Value(Recorded):
                 return _known(operand.ints or None, _AXES, self)
         raise NotKnown("the node of {} has no axes", self)
 
-    @fact
+    @recorded_property
     def axes(self: Matched) -> tuple[int, ...]:
         """The axes of the node at any opset, counted from the front, in ascending order.
 
-        The axes of Unsqueeze are axes of its result. All others are axes of the first operand.
+        The axes of Unsqueeze are axes of its result. Those of other ops are axes of the first
+        operand.
         """
         node = self.node
         tensor = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
@@ -457,7 +462,7 @@ class Matched(Value):
     def __init__(self, value: ir.Value, facts: ModelFacts) -> None:
         self.value = value
         self.facts = facts
-        """The facts of the whole model."""
+        """The facts of the model."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Matched) and self.value is other.value
@@ -478,32 +483,32 @@ class Matched(Value):
         """The definition of the op of the node."""
         return definition_of(self.node)
 
-    def _has_no_negative_zero(self, nodes: int) -> bool:
+    def _has_no_negative_zero(self, max_nodes: int) -> bool:
         array = self.facts.constness.array(self.value)
         if array is not None:
             number = array.astype(np.float64)
             return not bool((np.signbit(number) & (number == 0)).any())
-        if not nodes or self.value.producer() is None or self.node.domain:
+        if not max_nodes or self.value.producer() is None or self.node.domain:
             return False
         inputs = self.inputs
         terms = [inputs[k] for k in self._terms if k < len(inputs)]
-        return any(v is not None and v._has_no_negative_zero(nodes - 1) for v in terms)
+        return any(v is not None and v._has_no_negative_zero(max_nodes - 1) for v in terms)
 
     @property
     def _terms(self) -> Sequence[int]:
-        """Indices of operands: if one of these operands has no -0.0, the result has none."""
+        """Indices of operands. The result has no -0.0 if one of these operands has none."""
         moved = self.definition.moved_inputs(len(self.node.inputs))
         return moved if len(moved) == 1 else self.definition.excludes_negative_zero
 
     @property
     def users(self) -> list[Matched]:
-        """The nodes that read it, each as its first output."""
+        """The nodes that read the value, each as its first output."""
         nodes = dict.fromkeys(use.node for use in uses(self.value))
         return [Matched(node.outputs[0], self.facts) for node in nodes]
 
     @property
     def node(self) -> ir.Node:
-        """The node that makes it."""
+        """The node that produces the value."""
         return _known(self.value.producer(), "the node of {}", self)
 
     @property
@@ -557,20 +562,24 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     """Return the axes counted from the front, in ascending order.
 
     Raises:
-        NotKnown: an axis does not exist or is repeated, or it is counted from the end and the rank
-            is not known.
+        NotKnown: An axis does not exist or is repeated, or an axis is counted from the end and the
+            rank is unknown.
     """
     axes = list(axes)
-    low = -(rank or 0)
-    high = _MOST_AXES if rank is None else rank
-    from_front = {axis % high for axis in axes if low <= axis < high}
+    lowest = -(rank or 0)
+    end = _MAX_RANK if rank is None else rank
+    from_front = {axis % end for axis in axes if lowest <= axis < end}
     if len(from_front) < len(axes):
         raise NotKnown("the axes {} are repeated, or they do not exist", axes)
     return tuple(sorted(from_front))
 
 
 def _are_same(left: Shape, right: Shape) -> bool:
-    """Return whether two shapes are equal; raise NotKnown if it depends on a symbolic size."""
+    """Return whether two shapes are equal.
+
+    Raises:
+        NotKnown: The result depends on a symbolic size.
+    """
     if left == right:
         return True
     if differ(left, right):
@@ -582,7 +591,8 @@ def _known(value: _T | None, subject: str, *parts: object) -> _T:
     """Return a fact that is not None.
 
     Raises:
-        NotKnown: it is None. The arguments are a format string and the parts in it.
+        NotKnown: The fact is None. The arguments of the exception are a format string for the
+            subject, and the values for its fields.
     """
     if value is None:
         raise NotKnown(subject + " is not known", *parts)

@@ -1,10 +1,10 @@
-"""The matcher: compares the pattern of a rule with a node and the nodes before it.
+"""The matcher: compares the pattern of a rule with a node and its producers.
 
 The matcher is a depth-first search with backtracking. Its goals are operands to match and
-conditions to check. `Pending` is the stack of goals that remain, and `Match.bindings` has the
-values of the symbols so far. Where the inputs of a node match in several orders, or a pattern has
-alternatives, `try_alternatives` starts each of them with its own copy of the bindings. All of them
-share the goals that follow.
+conditions to check. `Pending` is the stack of remaining goals, and `Match.bindings` has the
+values of the symbols that are bound. If the inputs of a node can match in several orders, or a
+pattern has alternatives, `try_alternatives` starts each alternative with its own copy of the
+bindings. All alternatives share the remaining goals.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Match:
     checks: Mapping[Expression | None, list[Term]]
     """The conditions by the expression after which they are checked."""
     bindings: _Bindings
-    """The value, node or Python value of each symbol that is matched so far."""
+    """The value, node or Python value of each bound symbol."""
 
     def bound(self, symbol: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
@@ -71,7 +71,7 @@ class Match:
         Raises:
             NotKnown: It depends on an unknown fact or an omitted input.
         """
-        if type(term) in _PLAIN:  # the most frequent
+        if type(term) in _PLAIN_TYPES:  # the most frequent case
             return term
         if isinstance(term, Recorded):
             return term.evaluate(self)
@@ -88,7 +88,7 @@ class Match:
         return term
 
     def number_of(self, term: Any) -> Any:
-        """Return the value of a term in a replacement, which has no symbolic sizes.
+        """Return the value of a term in a replacement, which must not have symbolic sizes.
 
         Raises:
             NotKnown: As for `value_of`, or a size is symbolic.
@@ -111,7 +111,7 @@ class Match:
             return False
 
     def accepts_op(self, pattern: Expression, value: ir.Value | None) -> bool:
-        """Match an op, without its operands, with the node that makes a value.
+        """Match an op, without its operands, with the producer of a value.
 
         Args:
             pattern: The op, or one of its outputs.
@@ -150,8 +150,8 @@ class Match:
     def operand_orders(self, op: Op, node: ir.Node) -> Iterable[Sequence[Any]]:
         """Return the inputs of a node for the operands of an op, in each order that can match.
 
-        The two inputs of a commutative op, or of one that may swap them, are in either order.
-        Variadic variables get every distribution of the inputs.
+        The two inputs of a commutative op, or of an op variable with ``swap``, match in either
+        order. Variadic variables match every distribution of the inputs.
         """
         inputs = node.inputs
         count = len(op.operands)
@@ -176,12 +176,12 @@ class Match:
     @cached_property
     def roots(self) -> Sequence[ir.Value]:
         """The values that are replaced, in the order of the pattern's outputs."""
-        first, *others = self.rule.pair.patterns
+        first, *further = self.rule.pair.patterns
         bindings = self.bindings
         if type(first) is AllOutputs:
             outputs: Sequence[ir.Value] = bindings[first.op].outputs
             return outputs
-        return [bindings[result], *[bindings[o.op].outputs[o.index] for o in others]]
+        return [bindings[result], *[bindings[o.op].outputs[o.index] for o in further]]
 
     @cached_property
     def nodes(self) -> dict[ir.Node, None]:
@@ -191,7 +191,7 @@ class Match:
         return {each: None for each in contents if type(each) is ir.Node}
 
 
-_PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
+_PLAIN_TYPES = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
 @final
@@ -202,18 +202,18 @@ class PendingOperand:
     pattern: Expression
     value: Any
     """The value; None for an omitted input, a tuple for a variadic variable."""
-    then: Pending
-    """The goals that follow."""
+    remaining: Pending
+    """The goals after this one."""
 
 
 @final
 @dataclass(eq=False, slots=True)
 class PendingConditions:
-    """A goal: check conditions. All symbols in them are bound when the goal is reached."""
+    """A goal: check conditions. All their symbols are bound when the matcher reaches the goal."""
 
     conditions: list[Term]
-    then: Pending
-    """The goals that follow."""
+    remaining: Pending
+    """The goals after this one."""
 
 
 Pending = PendingOperand | PendingConditions | None
@@ -259,21 +259,21 @@ def match_all(match: Match, pending: Pending) -> bool:
     """
     checks = match.checks
     while pending is not None:
-        then = pending.then
+        remaining = pending.remaining
         if type(pending) is PendingConditions:
             if not all(map(match.holds, pending.conditions)):
                 return False
-            pending = then
+            pending = remaining
             continue
         pattern = pending.pattern
         value = pending.value
         op = pattern.op
         if op is not None:
-            is_known = op in match.bindings
+            is_bound = op in match.bindings
             if not match.accepts_op(pattern, value):
                 return False
-            if is_known:
-                pending = then
+            if is_bound:
+                pending = remaining
                 continue
             if op in checks and not all(map(match.holds, checks[op])):
                 return False
@@ -282,36 +282,42 @@ def match_all(match: Match, pending: Pending) -> bool:
             if type(orders) is tuple and len(orders) == 1:
                 if swap is not None:
                     match.bindings[swap] = False
-                pending = _with_operands(op, orders[0], then)
+                pending = _with_operands(op, orders[0], remaining)
                 continue
             # lazily: an op with thousands of inputs may have as many distributions
-            alternatives: Iterable[Pending] = map(partial(_with_operands, op, then=then), orders)
+            alternatives: Iterable[Pending] = map(
+                partial(_with_operands, op, remaining=remaining), orders
+            )
             return try_alternatives(match, alternatives, swap)
         if type(pattern) is any_of:
             match.bindings[pattern] = value
             if pattern in checks:
-                then = PendingConditions(checks[pattern], then)
-            choices = [PendingOperand(choice, value, then) for choice in pattern.operands]
+                remaining = PendingConditions(checks[pattern], remaining)
+            choices = [PendingOperand(choice, value, remaining) for choice in pattern.operands]
             return try_alternatives(match, choices)
         if not match.accepts_leaf(pattern, value):
             return False
-        pending = PendingConditions(checks[pattern], then) if pattern in checks else then
+        pending = remaining
+        if pattern in checks:
+            pending = PendingConditions(checks[pattern], remaining)
     return True
 
 
 def try_alternatives(
     match: Match, alternatives: Iterable[Pending], swap: object | None = None
 ) -> bool:
-    """Reach the goals of the first possible alternative; each begins with the same bindings.
+    """Reach the goals of the first alternative that matches.
+
+    Each alternative begins with the same bindings.
 
     Args:
-        match: The match, which gets the bindings of that alternative.
+        match: The match, which gets the bindings of this alternative.
         alternatives: The stacks of goals.
-        swap: The symbol that is bound to whether the alternative is not the first one: whether the
-            two operands of an op are in reverse order.
+        swap: The symbol for whether the two operands of an op are in reverse order. It is False for
+            the first alternative, and True for others.
 
     Returns:
-        Whether an alternative was possible.
+        Whether an alternative matched.
     """
     bindings = match.bindings
     for index, pending in enumerate(alternatives):
@@ -323,11 +329,11 @@ def try_alternatives(
     return False
 
 
-def _with_operands(op: Op, inputs: Sequence[Any], then: Pending) -> Pending:
-    """Return the goals that match the operands of an op in order, before those that follow."""
+def _with_operands(op: Op, inputs: Sequence[Any], remaining: Pending) -> Pending:
+    """Return the goals that match the operands of an op in order, before the remaining goals."""
     for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
-        then = PendingOperand(operand, value, then)
-    return then
+        remaining = PendingOperand(operand, value, remaining)
+    return remaining
 
 
 def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, bindings: _Bindings) -> bool:
@@ -350,7 +356,7 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, bindings: _Binding
             bound = bindings.setdefault(expected, value)
             if bound is not value and not identical(bound, value):
                 return False
-        elif not identical(_rounded(value), _rounded(expected)):
+        elif not identical(as_stored(value), as_stored(expected)):
             return False
     return True
 
@@ -390,28 +396,33 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
 
 
 def _distributions(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterable[tuple[Any, ...]]:
-    """Return each distribution of inputs to operands in order; a variadic operand gets a tuple."""
+    """Return each distribution of inputs to operands in order; a variadic operand gets a tuple.
+
+    Args:
+        inputs: The inputs.
+        variadic: For each operand, whether it is a variadic variable.
+    """
     index = variadic.index(True)
     following = variadic[index + 1 :]
-    longest = len(inputs) - index - following.count(False)
-    if longest < 0:
+    max_length = len(inputs) - index - following.count(False)
+    if max_length < 0:
         return ()
     if True in following:
-        return _distributions_to_several(inputs, index, longest, following)
-    end = index + longest
+        return _distributions_to_several(inputs, index, max_length, following)
+    end = index + max_length
     return ((*inputs[:index], tuple(inputs[index:end]), *inputs[end:]),)
 
 
 def _distributions_to_several(
-    inputs: Sequence[Any], index: int, longest: int, following: Sequence[bool]
+    inputs: Sequence[Any], index: int, max_length: int, following: Sequence[bool]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the distributions with each length of the first variadic operand, shortest first."""
-    for end in range(index, index + longest + 1):
-        own = tuple(inputs[index:end])
-        for others in _distributions(inputs[end:], following):
-            yield *inputs[:index], own, *others
+    for end in range(index, index + max_length + 1):
+        elements = tuple(inputs[index:end])
+        for following_inputs in _distributions(inputs[end:], following):
+            yield *inputs[:index], elements, *following_inputs
 
 
-def _rounded(value: Any) -> Any:
-    """Return the value of an attribute as stored: 0.1 in a rule is the nearest float32 number."""
+def as_stored(value: Any) -> Any:
+    """Return the value of an attribute as stored in a node. A float is the nearest float32."""
     return float(np.float32(value)) if type(value) is float else value

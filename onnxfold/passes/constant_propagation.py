@@ -44,9 +44,15 @@ class ConstantPropagation(ir.passes.InPlacePass):
     Only final results become initializers. Where possible, their elements are views, or are
     computed tile by tile when the model is saved.
 
-    A node is kept if its result takes too many bytes more than its operands, if it is random, if
-    ONNX does not define its op, if no evaluator computes it bit-exactly, and by default if it
-    dequantizes a weight. ``outcome`` has the kept nodes and the reasons.
+    A node is kept if
+
+    - its result takes too many more bytes than its operands,
+    - it is random,
+    - ONNX does not define its op,
+    - no evaluator computes it bit-exactly,
+    - it dequantizes a weight, unless an option allows folding it.
+
+    ``outcome`` has the kept nodes and the reasons.
 
     ``per_node`` limits the growth for each removed node in bytes.
     """
@@ -70,7 +76,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         outcome = run.result
         self.outcome = outcome
         folding = self.decide(model, run, compute=True)
-        run.room -= math.ceil(folding.cut.spent)
+        run.remaining_growth -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, run.pool, folding.sweep.facts)
         remove_nodes(folding.cut.removed)
         run.pool.unbind_all()  # the stored tensors hold references to their buffers
@@ -105,8 +111,11 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     # growth that the user allows explicitly is not limited for each node
                     unlimited = 0
                     if self._per_node == MAX_GROWTH_PER_NODE:
-                        unlimited = min(self._options.max_growth or 0, run.room)
-                    growth = Growth(run.room - unlimited, self._per_node), Growth(unlimited)
+                        unlimited = min(self._options.max_growth or 0, run.remaining_growth)
+                    growth = (
+                        Growth(run.remaining_growth - unlimited, self._per_node),
+                        Growth(unlimited),
+                    )
                     cut = Cut(sweep, pool, self._options, growth)
                     decisions = cut.explain(folded=self._options.explain)
                     pool.unbind_all(except_for=cut.stored)

@@ -79,7 +79,7 @@ class Observer(Protocol):
 
 
 class RunContext:
-    """The state that the passes of one run share. A pass used alone creates its own.
+    """The state that the passes of one run share. A pass that runs alone creates its own context.
 
     The arguments are those of `run_passes`. An observer that is a `Watch` also observes the pool.
     ``process`` owns the processes that evaluate constants.
@@ -97,7 +97,7 @@ class RunContext:
         process: ProcessState = THIS_PROCESS,
     ) -> None:
         self.options = options
-        self.room = options.growth_of(bytes_before)
+        self.remaining_growth = options.growth_of(bytes_before)
         """Bytes by which the model may still grow."""
         self.observers = observers
         watch = next((each for each in observers if isinstance(each, Watch)), None)

@@ -36,7 +36,7 @@ logger = logging.getLogger("onnxfold")
 # Rules create constants and constants make rules applicable. Two to five rounds are usually enough.
 _MAX_ROUNDS = 6
 # The first IR version in which initializers need not be inputs.
-_FREE_INITIALIZERS = 4
+_SEPARATE_INITIALIZERS = 4
 
 
 def run_bounded(
@@ -45,7 +45,7 @@ def run_bounded(
     options: Options,
     *,
     bytes_before: int,
-    **how: Any,
+    **arguments: Any,
 ) -> tuple[ir.Model, Result]:
     """Run the passes on a model, at a lower level if it grows by more than the options allow.
 
@@ -57,7 +57,7 @@ def run_bounded(
         open_again: Returns the original model, before another level is tried.
         options: The options of the run.
         bytes_before: Bytes of the model before the run.
-        how: Other arguments of `run_passes`.
+        arguments: Other arguments of `run_passes`.
 
     Returns:
         The optimized model, which is another object if it was opened again, and the result of the
@@ -70,12 +70,12 @@ def run_bounded(
         may_grow += [options.target, options.rules]
     levels: tuple[Level, ...] = (1, 0)
     lower = [replace(options, level=k, target=None) for k in levels if k < options.level]
-    for tried in (options, *lower, replace(options, passes=())):
-        if tried is not options:
+    for attempt in (options, *lower, replace(options, passes=())):
+        if attempt is not options:
             model = open_again()
             # writing the model without changes may already take more bytes
             allowed = max(allowed, storage.planned(model).size)
-        result = run_passes(model, tried, bytes_before=bytes_before, time=time, **how)
+        result = run_passes(model, attempt, bytes_before=bytes_before, time=time, **arguments)
         if any(may_grow) or options.passes is not None:
             break
         result.plan = result.plan or storage.planned(model)
@@ -84,8 +84,8 @@ def run_bounded(
             result.plan = storage.planned(model)
         if result.plan.size <= allowed_now:
             break
-    if tried is not options:
-        applied = "no pass" if tried.passes == () else f"level {tried.level}"
+    if attempt is not options:
+        applied = "no pass" if attempt.passes == () else f"level {attempt.level}"
         reason = f"the model would grow by more than {option('max_growth')} allows"
         result.warnings.append(f"{applied} was applied, because {reason}")
     return model, result
@@ -128,7 +128,7 @@ def run_passes(
         observers=observers,
     )
     if separate_initializers(model):
-        model.ir_version = _FREE_INITIALIZERS
+        model.ir_version = _SEPARATE_INITIALIZERS
         # older models need not import an opset
         model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
     make_node_names_unique(model)  # editing keeps them unique
@@ -158,7 +158,7 @@ def separate_initializers(model: ir.Model) -> bool:
     Returns:
         Whether the model has such an IR version.
     """
-    if model.ir_version >= _FREE_INITIALIZERS:
+    if model.ir_version >= _SEPARATE_INITIALIZERS:
         return False
     model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
     return True
@@ -175,8 +175,8 @@ def first_folding(
         UsageError: The options select passes without constant propagation, or name a rule that does
             not exist.
     """
-    before = ("lift-constants", "deduplicate")
-    passes = (*before, "constant-propagation") if options.passes is None else options.passes
+    preceding = ("lift-constants", "deduplicate")
+    passes = (*preceding, "constant-propagation") if options.passes is None else options.passes
     if "constant-propagation" not in passes:
         name = option("passes")
         raise UsageError(f"{name} does not contain constant-propagation, which a plan requires")
@@ -225,14 +225,14 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
         if since:
             warning = f"ONNX has op type {op!r} since opset {since}; opset {opset} is imported"
         else:
-            near = suggestion(op, [s.name for s in schemas])
-            warning = f"ONNX has no op type {op!r}{near if 'did you mean' in near else ''}"
+            hint = suggestion(op, [s.name for s in schemas])
+            warning = f"ONNX has no op type {op!r}{hint if 'did you mean' in hint else ''}"
         warnings.append(warning)
     return warnings
 
 
 class _Level:
-    """The passes of a level. Dimensions of the model are fixed before."""
+    """The passes of a level. The caller has fixed the dimensions of the model."""
 
     def __init__(self, model: ir.Model, run: RunContext, facts: ModelFacts) -> None:
         self._model = model
@@ -240,10 +240,11 @@ class _Level:
         self._facts = facts
         self._had_subgraphs = bool(facts.scopes.parents)
         self._options = replace(run.options, dims={}, input_shapes={}, keep_dims=())
-        self._made: dict[str, ir.passes.PassBase] = {}
+        self._passes: dict[str, ir.passes.PassBase] = {}
         self._changes = 0
-        self._idle: dict[str, int] = {}
-        """The number of changes to the model when a pass last had no effect, by pass."""
+        """Number of steps that changed the model."""
+        self._changes_without_effect: dict[str, int] = {}
+        """The value of ``_changes`` when a pass last had no effect, by pass."""
 
     def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
         """Run the passes, see `run_passes`. A lifted model has no Constant nodes."""
@@ -251,18 +252,20 @@ class _Level:
         options = self._options
         run = self._run
         if not is_lifted:
-            self._do("lift-constants")
-        self._do("deduplicate")  # values computed from equal weights are then computed once
+            self._run_pass("lift-constants")
+        self._run_pass("deduplicate")  # values computed from equal weights are then computed once
         self._fold(NEGLIGIBLE_GROWTH)
-        self._settle()
+        self._run_to_fixpoint()
         self._describe()
         if run.result.declined:
             if bytes_before:
                 plan = storage.planned(model)
                 changes = self._changes
-                run.room = max(0, bytes_before + options.growth_of(bytes_before) - plan.size)
+                run.remaining_growth = max(
+                    0, bytes_before + options.growth_of(bytes_before) - plan.size
+                )
             if self._fold(MAX_GROWTH_PER_NODE):
-                self._settle()
+                self._run_to_fixpoint()
                 self._describe()
             elif bytes_before and changes == self._changes:
                 run.result.plan = plan
@@ -283,21 +286,21 @@ class _Level:
 
     def _fold(self, per_node: int) -> bool:
         step = ConstantPropagation(self._options, run=self._run, per_node=per_node)
-        modified = self._apply("constant-propagation", step)
-        self._do("dead-code")
+        modified = self._run_step("constant-propagation", step)
+        self._run_pass("dead-code")
         return modified
 
-    def _settle(self) -> None:
+    def _run_to_fixpoint(self) -> None:
         """Alternate rules and constant propagation until nothing changes."""
         if self._options.level > 0:
             for _ in range(_MAX_ROUNDS):
                 # common subexpressions are found only if equal constants are one value
                 self._share_constants()
                 changed = [
-                    self._do("symbolic-shapes"),
-                    self._do("dynamic-broadcasts"),
-                    self._do("simplify"),
-                    self._do("common-subexpressions"),
+                    self._run_pass("symbolic-shapes"),
+                    self._run_pass("dynamic-broadcasts"),
+                    self._run_pass("simplify"),
+                    self._run_pass("common-subexpressions"),
                 ]
                 if not any(changed):
                     break
@@ -306,21 +309,21 @@ class _Level:
 
     def _share_constants(self) -> None:
         if self._had_subgraphs:  # inlining a branch can move its Constant nodes to the graph
-            self._do("lift-constants")
-        self._do("deduplicate")
+            self._run_pass("lift-constants")
+        self._run_pass("deduplicate")
 
-    def _do(self, name: str) -> bool:
+    def _run_pass(self, name: str) -> bool:
         """Run a pass, unless it had no effect and the model has not changed since."""
-        if self._idle.get(name) == self._changes:
+        if self._changes_without_effect.get(name) == self._changes:
             return False
-        if name not in self._made:
-            self._made[name] = create(name, self._options, run=self._run)
-        modified = self._apply(name, self._made[name])
+        if name not in self._passes:
+            self._passes[name] = create(name, self._options, run=self._run)
+        modified = self._run_step(name, self._passes[name])
         if not modified:
-            self._idle[name] = self._changes
+            self._changes_without_effect[name] = self._changes
         return modified
 
-    def _apply(self, name: str, step: ir.passes.PassBase) -> bool:
+    def _run_step(self, name: str, step: ir.passes.PassBase) -> bool:
         modified = step(self._model).modified
         if modified:
             self._changes += 1

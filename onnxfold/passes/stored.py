@@ -50,8 +50,8 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int
     """
     data = buffer.nbytes
     if buffer.dtype == ir.DataType.STRING:
-        once = distinct(buffer.array())
-        data = sum(map(len, once.flat)) * buffer.size // max(1, once.size) + 2 * buffer.size
+        elements = distinct(buffer.array())
+        data = sum(map(len, elements.flat)) * buffer.size // max(1, elements.size) + 2 * buffer.size
     overhead = OVERHEAD + _CONSTANT_NODE * needs_node(value, scope)
     return data + overhead + len(value.name or "")
 
@@ -72,7 +72,7 @@ def data_bytes(tensor: ir.TensorProtocol | None) -> int:
     return storage.data_bytes(tensor.dtype, storage.sizes_of(tensor))
 
 
-def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
+def view_key(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
     """Return a key that is equal for views that can be stored as one constant.
 
     These are views of the same bytes in graphs that have a common outer graph.
@@ -84,22 +84,22 @@ def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
 def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> None:
     """Store results of nodes that have buffers in the pool. Equal views are stored once.
 
-    Afterwards the nodes that computed the results have no users.
+    The nodes that computed the results have no users afterwards.
     """
     groups: dict[Hashable, list[ir.Value]] = {}
     for value in values:
-        key = same_view(value, pool.buffer_of(value), facts.scopes)
+        key = view_key(value, pool.buffer_of(value), facts.scopes)
         groups.setdefault(key, []).append(value)
-    for value, *others in groups.values():
+    for value, *equal_views in groups.values():
         buffer = pool.buffer_of(value)
         tensor: ir.TensorProtocol = BufferTensor(buffer, value.name)
         if buffer.dtype == ir.DataType.STRING:
-            texts = buffer.array().reshape(-1)
-            encoded = [s if isinstance(s, bytes) else str(s).encode() for s in texts]
+            strings = buffer.array().reshape(-1)
+            encoded = [s if isinstance(s, bytes) else str(s).encode() for s in strings]
             tensor = ir.StringTensor(encoded, shape=ir.Shape(buffer.shape), name=value.name)
-        store((value, *others), tensor, facts)
-        for each in (value, *others):
-            pool.hold(pool.buffer_of(each), None)  # drops the wide value, which was rounded
+        store((value, *equal_views), tensor, facts)
+        for each in (value, *equal_views):
+            pool.hold(pool.buffer_of(each), None)  # release the wide value, which was rounded
 
 
 def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFacts) -> ir.Value:
@@ -124,9 +124,9 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
         value.name = None  # the constant has the name now
     tensor.name = name
     if needs_node(first, facts.scopes.of(graph)):
-        before = node if node and len(values) == 1 else graph[0]
+        successor = node if node and len(values) == 1 else graph[0]
         node_name = facts.names.fresh(f"{name}/constant", for_node=True)
-        before.prepend(constant := constant_node(tensor, node_name))
+        successor.prepend(constant := constant_node(tensor, node_name))
         stored = constant.outputs[0]
     else:
         stored = add_initializer(graph, tensor)

@@ -16,7 +16,7 @@ from onnxfold.fold.pool import Pool
 from onnxfold.ir.graphs import op_name
 from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ir.storage import stored_tensor
-from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
+from onnxfold.passes.stored import data_bytes, stored_bytes, view_key
 from onnxfold.passes.sweep import Sweep, quantized_weight_reason
 from onnxfold.support.errors import option
 
@@ -69,17 +69,19 @@ class Cut:
         self._pool = pool
         self._options = options
         self._cost: dict[ir.Value, float] = {}
-        self._same: dict[ir.Value, ir.Value] = {}
+        self._representatives: dict[ir.Value, ir.Value] = {}
         self._views: dict[object, ir.Value] = {}
         ops = [self._op(node) for node in sweep.undecided]
         demanded = self._demanded(dict.fromkeys((*sweep.cost, *self._cost)))
-        choice = choose(ops, {self._same.get(v, v) for v in demanded}, self._cost, growth)
+        choice = choose(
+            ops, {self._representatives.get(v, v) for v in demanded}, self._cost, growth
+        )
         self.spent = choice.spent
         """Bytes of growth that the selection uses."""
         self.stored: dict[ir.Value, None] = {}
         """Values to store, in topological order."""
         self._kept: dict[ir.Node, None] = {}
-        self._follow(demanded, choice.stored)
+        self._select(demanded, choice.stored)
         self.removed = [node for node in sweep.operations if node not in self._kept]
         """Nodes to remove."""
         self.declined = any(
@@ -88,8 +90,8 @@ class Cut:
         """Whether nodes are kept only because of the bytes of their results."""
 
     def _operands(self, node: ir.Node) -> list[ir.Value]:
-        inside = self._sweep.read_in_bodies.get(node, ())
-        return [v for v in (*node.inputs, *inside) if v is not None]
+        captured = self._sweep.body_operands.get(node, ())
+        return [v for v in (*node.inputs, *captured) if v is not None]
 
     def _results(self, node: ir.Node) -> list[ir.Value]:
         """Return the used results of a node. Unused results have no buffer."""
@@ -105,13 +107,17 @@ class Cut:
         for value in (*operands, *results):
             if value not in self._cost:
                 self._cost[value] = self._cost_of(value)
-                self._same[value] = value
+                self._representatives[value] = value
                 if self._cost[value] not in (0, FORBIDDEN):
-                    key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
-                    self._same[value] = self._views.setdefault(key, value)
+                    key = view_key(value, self._pool.buffer_of(value), self._sweep.scopes)
+                    self._representatives[value] = self._views.setdefault(key, value)
         # a view of a complete weight is represented by the weight, which is already stored
-        outputs = [same for v in results if (same := self._same[v]) in self._sweep.cost]
-        inputs = [self._same[v] for v in operands]
+        outputs = [
+            representative
+            for v in results
+            if (representative := self._representatives[v]) in self._sweep.cost
+        ]
+        inputs = [self._representatives[v] for v in operands]
         return RegionOp(inputs, outputs, self._sweep.bytes_of_node[node])
 
     def _cost_of(self, value: ir.Value) -> float:
@@ -124,7 +130,7 @@ class Cut:
         """Return the constants that are read outside of operations that could be folded."""
         operations = self._sweep.operations
         scopes = self._sweep.scopes
-        bodies: set[ir.Graph] = set()  # bodies of operations, whose reads are operands of these
+        bodies: set[ir.Graph] = set()  # bodies of operations, whose captures are operands
         for graph in scopes.graphs() if scopes.parents else ():
             parent = scopes.of(graph).parent
             if parent is not None and (parent in operations or parent.graph in bodies):
@@ -140,7 +146,7 @@ class Cut:
                     break
         return demanded
 
-    def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
+    def _select(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
         """Traverse producers from demanded values to stored ones, and keep the nodes between."""
         pending = list(demanded)
         seen: set[ir.Value] = set(pending)
@@ -150,63 +156,84 @@ class Cut:
             node = value.producer()
             if value not in self._sweep.cost or node is None:
                 continue
-            if node not in self._sweep.undecided or self._same.get(value, value) in chosen:
+            if (
+                node not in self._sweep.undecided
+                or self._representatives.get(value, value) in chosen
+            ):
                 stored.append(value)
             elif node not in self._kept:
                 self._kept[node] = None
-                fresh = dict.fromkeys(v for v in self._operands(node) if v not in seen)
-                seen.update(fresh)
-                pending.extend(fresh)
+                unseen = dict.fromkeys(v for v in self._operands(node) if v not in seen)
+                seen.update(unseen)
+                pending.extend(unseen)
         # a node that is kept for another of its results also computes this one
         self.stored = {v: None for v in reversed(stored) if v.producer() not in self._kept}
 
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
-        """Return the decisions about kept nodes with constant inputs, and about folded ones if
-        ``folded``.
+        """Return the decisions about kept nodes with constant inputs.
+
+        With ``folded``, decisions about folded nodes are included.
         """
         operations = self._sweep.operations if folded or self._kept else {}
-        reads = Counter(self._demanded({*chain.from_iterable(map(self._operands, operations))}))
+        use_counts = Counter(
+            self._demanded({*chain.from_iterable(map(self._operands, operations))})
+        )
         for node in self._kept:
-            reads.update({*self._operands(node)})
-        found = []
+            use_counts.update({*self._operands(node)})
+        decisions = []
         for node in operations:
             if folded or node in self._kept:
-                found.append((node, self._decision(node, reads)))
-        stays = self._sweep.stays.items()
-        return found + [(node, _describe(node, False, None, None, why)) for node, why in stays]
+                decisions.append((node, self._decision(node, use_counts)))
+        for node, reason in self._sweep.stays.items():
+            decisions.append((node, _describe(node, folded=False, reason=reason)))
+        return decisions
 
-    def _decision(self, node: ir.Node, reads: Counter[ir.Value]) -> Decision:
-        stays = node in self._kept
-        kept = 0
+    def _decision(self, node: ir.Node, use_counts: Counter[ir.Value]) -> Decision:
+        is_kept = node in self._kept
+        bytes_if_kept = 0
         for value in {*self._operands(node)}:
-            if reads[value] != stays:
+            if use_counts[value] != is_kept:
                 continue  # other nodes also require the value in the file
-            if not stays or value in self.stored or value not in self._sweep.cost:
-                kept += self._nbytes(value)
+            if not is_kept or value in self.stored or value not in self._sweep.cost:
+                bytes_if_kept += self._nbytes(value)
         results = self._results(node)
-        if stays and all(self._cost[v] != FORBIDDEN for v in results):
-            folded = sum(map(self._nbytes, results))
-            reason = f"the model would grow: its result takes {folded:,} bytes"
-            return _describe(node, False, folded, kept, reason)
-        if stays:
+        if is_kept and all(self._cost[v] != FORBIDDEN for v in results):
+            bytes_if_folded = sum(map(self._nbytes, results))
+            reason = f"the model would grow: its result takes {bytes_if_folded:,} bytes"
+            return _describe(
+                node,
+                folded=False,
+                bytes_if_folded=bytes_if_folded,
+                bytes_if_kept=bytes_if_kept,
+                reason=reason,
+            )
+        if is_kept:
             reason = "an op that reads its result does not accept a constant"
             if not self._sweep.dequantized.isdisjoint(results):
                 reason = quantized_weight_reason()
-            return _describe(node, False, None, kept, reason)
+            return _describe(node, folded=False, bytes_if_kept=bytes_if_kept, reason=reason)
         in_file = [v for v in results if v in self.stored]
         if not in_file:
-            return _describe(node, True, 0, None, "only folded nodes read its result")
-        folded = sum(map(self._nbytes, in_file))
-        return _describe(node, True, folded, kept, self._why_it_folds(node, folded, kept))
+            reason = "only folded nodes read its result"
+            return _describe(node, folded=True, bytes_if_folded=0, reason=reason)
+        bytes_if_folded = sum(map(self._nbytes, in_file))
+        reason = self._folding_reason(node, bytes_if_folded, bytes_if_kept)
+        return _describe(
+            node,
+            folded=True,
+            bytes_if_folded=bytes_if_folded,
+            bytes_if_kept=bytes_if_kept,
+            reason=reason,
+        )
 
-    def _why_it_folds(self, node: ir.Node, folded: int, kept: int) -> str:
+    def _folding_reason(self, node: ir.Node, bytes_if_folded: int, bytes_if_kept: int) -> str:
         if self._options.fold_all:
             return f"{option('fold_all')} folds all constants"
         if any(map(self._options.folds, node.outputs)):
             return f"{option('fold')} matches the node or its result"
-        if folded <= kept:
+        if bytes_if_folded <= bytes_if_kept:
             return "takes no more bytes than its operands"
-        if folded <= kept + NEGLIGIBLE_GROWTH:
+        if bytes_if_folded <= bytes_if_kept + NEGLIGIBLE_GROWTH:
             return f"takes at most {NEGLIGIBLE_GROWTH} bytes more than its operands"
         return "folded with the nodes around it, the model stays within the limit of growth"
 
@@ -220,7 +247,12 @@ class Cut:
 
 
 def _describe(
-    node: ir.Node, folded: bool, if_folded: int | None, if_kept: int | None, reason: str
+    node: ir.Node,
+    *,
+    folded: bool,
+    reason: str,
+    bytes_if_folded: int | None = None,
+    bytes_if_kept: int | None = None,
 ) -> Decision:
     return Decision(
         value=next((v.name for v in node.outputs if v.name), ""),
@@ -228,7 +260,7 @@ def _describe(
         op_type=op_name(node),
         graph=(node.graph.name or "") if node.graph is not None else "",
         folded=folded,
-        bytes_if_folded=if_folded,
-        bytes_if_kept=if_kept,
+        bytes_if_folded=bytes_if_folded,
+        bytes_if_kept=bytes_if_kept,
         reason=reason,
     )

@@ -37,6 +37,9 @@ from onnxfold.ops.quantization import is_dequantization
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.support.errors import option
 
+# The key of a buffer of up to this many bytes contains its elements.
+_MAX_KEY_BYTES = 64
+
 
 def quantized_weight_reason() -> str:
     """Return the reason why a DequantizeLinear of a weight is kept."""
@@ -64,7 +67,7 @@ class Sweep:
         self._uncomputable = uncomputable
         self._stored: set[ir.Value] = set()
         """Initializers, and results of visited Constant nodes."""
-        self._remaining: dict[ir.Value, int] = {}
+        self._remaining_uses: dict[ir.Value, int] = {}
         self._computed: dict[Hashable, ir.Node] = {}
         self.operations: dict[ir.Node, Operation] = {}
         """The nodes that could be folded, in topological order."""
@@ -78,7 +81,7 @@ class Sweep:
         """Bytes of values that are no longer needed, for explanations."""
         self.dequantized: set[ir.Value] = set()
         """Dequantized weights, also transposed or reshaped ones, which are not stored."""
-        self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
+        self.body_operands: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read if the node is kept."""
         self.stays: dict[ir.Node, str] = {}
         """Nodes with constant inputs that cannot be folded, with the reasons."""
@@ -142,11 +145,11 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
-        if is_dequantization(node) and self._stays_quantized(node):
+        if is_dequantization(node) and self._keeps_weight_quantized(node):
             return quantized_weight_reason()
         return self.facts.determinism.reason_not_to_fold(node, opsets)
 
-    def _stays_quantized(self, node: ir.Node) -> bool:
+    def _keeps_weight_quantized(self, node: ir.Node) -> bool:
         """Return whether a node dequantizes a weight for nodes that are not constant."""
         if self._options.fold_quantized or self._options.fold_all or self._options.fold:
             return False
@@ -161,16 +164,16 @@ class Sweep:
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
         if node in self.scopes.parents:
-            self.read_in_bodies[node] = self._read_in_bodies(node)
+            self.body_operands[node] = self._find_body_operands(node)
         captured = dict(zip(captures, map(self._pool.buffer_of, captures), strict=True))
         operation = Operation(node, operands, opsets, captured)
-        twin = self._twin(operation) if self.scopes.parents else None
-        if twin is None:
+        equivalent = self._equivalent_node(operation) if self.scopes.parents else None
+        if equivalent is None:
             results = self._evaluator.apply(operation)
         else:
             bound = self._pool.is_bound
-            results = [self._pool.buffer_of(v) if bound(v) else None for v in twin.outputs]
-        taken: float = 0
+            results = [self._pool.buffer_of(v) if bound(v) else None for v in equivalent.outputs]
+        added: float = 0
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
@@ -178,17 +181,17 @@ class Sweep:
             self.cost[output] = cost
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
-                taken += cost
+                added += cost
             elif not buffer.references:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation
         saved = node_bytes(node)
         self.bytes_of_node[node] = saved
-        if taken <= saved or taken <= saved + self._freed(node):
-            self._settle(node)
+        if added <= saved or added <= saved + self._freed_bytes(node):
+            self._mark_folded(node)
 
-    def _freed(self, node: ir.Node) -> float:
+    def _freed_bytes(self, node: ir.Node) -> float:
         """Return the bytes of constants that only this node requires in the file."""
         freed: float = 0
         for value in node.inputs:
@@ -201,30 +204,32 @@ class Sweep:
                 freed += stored_bytes(value)
         return freed
 
-    def _twin(self, operation: Operation) -> ir.Node | None:
+    def _equivalent_node(self, operation: Operation) -> ir.Node | None:
         """Return a node with equal results that are bound, in any graph of the same root graph."""
         node = operation.node
         key = content_of_node(node, map(_content, operation.operands))
-        twin = None if key is None else self._computed.get(key)
-        made = zip(node.outputs, twin.outputs, strict=True) if twin else ()
-        if not all(self._pool.is_bound(o) or not (uses(v) or v.is_graph_output()) for v, o in made):
-            twin = None
-        if twin is None:
+        equivalent = None if key is None else self._computed.get(key)
+        pairs = zip(node.outputs, equivalent.outputs, strict=True) if equivalent else ()
+        if not all(
+            self._pool.is_bound(o) or not (uses(v) or v.is_graph_output()) for v, o in pairs
+        ):
+            equivalent = None
+        if equivalent is None:
             self._computed[key] = node
-        return twin
+        return equivalent
 
-    def _read_in_bodies(self, node: ir.Node) -> list[ir.Value]:
-        found: dict[ir.Value, None] = {}
+    def _find_body_operands(self, node: ir.Node) -> list[ir.Value]:
+        operands: dict[ir.Value, None] = {}
         pending = [*subgraphs_of(node)]
         while pending:
             graph = pending.pop()
-            found.update(dict.fromkeys(v for v in graph.outputs if self.has_buffer(v)))
+            operands.update(dict.fromkeys(v for v in graph.outputs if self.has_buffer(v)))
             for child in graph:
                 if child in self.operations:
                     continue  # its operands are counted only if its results are not stored
-                found.update(dict.fromkeys(v for v in child.inputs if v and self.has_buffer(v)))
+                operands.update(dict.fromkeys(v for v in child.inputs if v and self.has_buffer(v)))
                 pending.extend(subgraphs_of(child))
-        return list(found)
+        return list(operands)
 
     def _cost_of(self, operation: Operation, output: ir.Value, buffer: Buffer) -> float:
         elements = buffer.array() if buffer.is_known and buffer.size <= MAX_SIZE_ELEMENTS else None
@@ -243,15 +248,15 @@ class Sweep:
             return FORBIDDEN  # runtimes fuse this node with the operator that reads its result
         return bytes_if_stored(output, buffer, self.scopes.find(node.graph))
 
-    def _settle(self, node: ir.Node) -> None:
+    def _mark_folded(self, node: ir.Node) -> None:
         """Mark a node as certain to be folded, and release operands without other users.
 
         The producer of released operands is also certain to be folded if all its results are
         released.
         """
-        certain = [node]
-        while certain:
-            node = certain.pop()
+        pending = [node]
+        while pending:
+            node = pending.pop()
             graph = node.graph
             has_bodies = self.scopes.parents
             del self.undecided[node]
@@ -259,10 +264,10 @@ class Sweep:
                 # a value that a body reads remains bound, because the node of the body may read it
                 if has_bodies and value.graph is not graph:
                     continue
-                if value not in self._remaining:
-                    self._remaining[value] = len(uses(value)) + value.is_graph_output()
-                self._remaining[value] -= 1
-                if self._remaining[value]:
+                if value not in self._remaining_uses:
+                    self._remaining_uses[value] = len(uses(value)) + value.is_graph_output()
+                self._remaining_uses[value] -= 1
+                if self._remaining_uses[value]:
                     continue
                 if self._options.explain:
                     self.bytes_of_unbound[value] = self._pool.buffer_of(value).nbytes
@@ -271,12 +276,12 @@ class Sweep:
                 if producer in self.undecided and not any(
                     self._pool.is_bound(o) for o in producer.outputs
                 ):
-                    certain.append(producer)
+                    pending.append(producer)
 
     def _inline_if(self, node: ir.Node) -> list[ir.Node] | None:
-        """Replace an If with a constant condition by the nodes of its branch, and return these.
+        """Replace an If with a constant condition by the nodes of its branch.
 
-        The result is None if the If is not replaced.
+        Returns the nodes, or None if the If is not replaced.
         """
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
             return None
@@ -285,12 +290,12 @@ class Sweep:
         if condition is None or not self.has_buffer(condition):
             return None
         assert isinstance(graph, ir.Graph)
-        branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
-        taken = node.attributes[branch].as_graph()
-        if self._options.keep and any(map(self._options.keeps, (*node.outputs, *taken.outputs))):
+        is_true = self._pool.buffer_of(condition).array().any()
+        branch = node.attributes["then_branch" if is_true else "else_branch"].as_graph()
+        if self._options.keep and any(map(self._options.keeps, (*node.outputs, *branch.outputs))):
             return None
         self.inlined += 1
-        nodes = inline_branch(node, taken, self.facts.names, self.scopes.of(graph))
+        nodes = inline_branch(node, branch, self.facts.names, self.scopes.of(graph))
         self.scopes.forget_paths()
         return nodes
 
@@ -300,7 +305,7 @@ def _content(buffer: Buffer | None) -> Hashable:
 
     For large buffers and strings, the key is the buffer itself.
     """
-    if buffer is None or not buffer.is_known or buffer.nbytes > MAX_SIZE_ELEMENTS:
+    if buffer is None or not buffer.is_known or buffer.nbytes > _MAX_KEY_BYTES:
         return buffer
     kind = buffer.dtype, buffer.shape
     return buffer if buffer.dtype == ir.DataType.STRING else (*kind, buffer.array().tobytes())

@@ -20,7 +20,7 @@ from onnxfold.ops.elementwise import Add
 from onnxfold.ops.windows import Conv
 
 # The first IR version with types of values in function bodies.
-_FUNCTIONS_SINCE = 10
+_FUNCTION_TYPES_IR_VERSION = 10
 
 
 class ValueInfo(ir.passes.InPlacePass):
@@ -45,7 +45,10 @@ class ValueInfo(ir.passes.InPlacePass):
 def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
     """Yield the results of nodes whose types a file can record."""
     for graph in analysis.scopes.graphs():
-        if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
+        if (
+            analysis.scopes.of(graph).in_function
+            and analysis.model.ir_version < _FUNCTION_TYPES_IR_VERSION
+        ):
             continue
         for node in nodes_of(graph):
             if is_constant_node(node):
@@ -55,14 +58,14 @@ def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
                     yield value
 
 
-def _varies(size: Any, facts: SymbolicAnalysis) -> bool:
+def _depends_on_input_sizes(size: Any, facts: SymbolicAnalysis) -> bool:
     """Return whether a size is a number or depends only on the sizes of inputs."""
     algebra = facts.algebra
     for index in algebra.atoms_in(size):
         if index in facts.atoms_of_inputs:
             continue
         atom = algebra.atoms[index]
-        if atom.op != "floor_div" or not _varies(atom.args[0], facts):
+        if atom.op != "floor_div" or not _depends_on_input_sizes(atom.args[0], facts):
             return False
     return True
 
@@ -73,22 +76,23 @@ def drop_inferred(model: ir.Model) -> None:
     Fewer records make sessions start faster, because onnxruntime merges each recorded shape with
     the inferred one. A type is kept if it cannot be inferred (an op of another domain), if the
     record is more precise, or if the value has a doc string or metadata. A shape that is valid only
-    for some sizes of the inputs is removed. Such shapes are left over if the inputs were made
-    dynamic later.
+    for some sizes of the inputs is removed. Such shapes are stale: the inputs were made dynamic
+    later.
     """
     analysis = facts_of(model).types
     for value in described_values(analysis):
-        if (maker := value.producer()) is not None and Trait.SCALES in definition_of(maker).traits:
-            _describe_scaled(value, maker, analysis)
+        producer = value.producer()
+        if producer is not None and Trait.SCALES in definition_of(producer).traits:
+            _describe_scaled(value, producer, analysis)
         if value.type is None:
             continue
         fact = analysis.of(value)
         if fact.type_proto is not None or fact.dtype != value.dtype:
             continue
         pairs = zip(value.shape or (), fact.shape or (), strict=False)
-        others = [size for dim, size in pairs if isinstance(dim, int) and dim != size]
-        is_stale = any(_varies(size, analysis) for size in others)
-        if (value.shape is not None and fact.shape is None) or (others and not is_stale):
+        different_sizes = [size for dim, size in pairs if isinstance(dim, int) and dim != size]
+        is_stale = any(_depends_on_input_sizes(size, analysis) for size in different_sizes)
+        if (value.shape is not None and fact.shape is None) or (different_sizes and not is_stale):
             continue
         if not (value.doc_string or metadata_of(value)):
             value.type = None
@@ -106,20 +110,20 @@ def describe_sums(model: ir.Model) -> None:
     analysis = facts_of(model).types
     description = Description(analysis)
     for value in described_values(analysis):
-        maker = value.producer()
+        producer = value.producer()
         shape = analysis.of(value).shape
-        assert maker is not None
+        assert producer is not None
         is_added = any(isinstance(definition_of(use.node), Add) for use in uses(value))
         is_known = all(isinstance(size, int) for size in (shape or ())[2:])
-        if isinstance(definition_of(maker), Conv) and is_added and not is_known:
+        if isinstance(definition_of(producer), Conv) and is_added and not is_known:
             description.describe(value)
 
 
 def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis) -> None:
     """Record the sizes that onnxruntime computes by constant scales if onnx infers other sizes.
 
-    A recorded shape prevents that onnxruntime uses the sizes of onnx's inference, which may
-    contradict those of other operands.
+    With a recorded shape, onnxruntime does not use the sizes that onnx infers, which may contradict
+    the sizes of other operands.
     """
     operands = list(filter(None, node.inputs[:3]))
     if node.domain or len(operands) < 2 or "axes" in node.attributes:
@@ -131,9 +135,9 @@ def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis)
         return
     with np.errstate(all="ignore"):
         exact = scales.astype(float) * [d if isinstance(d, int) else 0 for d in shape]
-        made = np.trunc(exact.astype(np.float32))
-    if np.isfinite(made).all() and (made != np.trunc(exact)).any() and fact.dtype is not None:
-        sizes = zip(shape, map(int, made), strict=True)
+        rounded = np.trunc(exact.astype(np.float32))
+    if np.isfinite(rounded).all() and (rounded != np.trunc(exact)).any() and fact.dtype is not None:
+        sizes = zip(shape, map(int, rounded), strict=True)
         value.shape = ir.Shape([n if isinstance(d, int) else None for d, n in sizes])
         value.type = ir.TensorType(fact.dtype)
 
@@ -142,10 +146,10 @@ def fix_outputs(model: ir.Model) -> None:
     """Declare sizes of dynamic dimensions of outputs that are fixed by those of the inputs."""
     analysis = facts_of(model).types
     for value in model.graph.outputs:
-        known = analysis.of(value).shape
-        if value.shape is not None and known is not None and len(known) == len(value.shape):
-            pairs = zip(known, value.shape, strict=True)
-            value.shape = ir.Shape([k if isinstance(k, int) else given for k, given in pairs])
+        shape = analysis.of(value).shape
+        if value.shape is not None and shape is not None and len(shape) == len(value.shape):
+            pairs = zip(shape, value.shape, strict=True)
+            value.shape = ir.Shape([size if isinstance(size, int) else dim for size, dim in pairs])
 
 
 class Description:
@@ -154,15 +158,19 @@ class Description:
     def __init__(self, analysis: SymbolicAnalysis) -> None:
         self._analysis = analysis
         dims = [dim for value in analysis.model.graph.inputs for dim in value.shape or ()]
-        taken = {dim.value for dim in dims if not isinstance(dim, int) and dim.value}
-        given = self._names_of_the_file()
+        input_names = {dim.value for dim in dims if not isinstance(dim, int) and dim.value}
+        declared = self._declared_names()
         self._labels: dict[Expr, str] = {}
-        for name, size in given.items():
-            if size is not None and name not in taken and analysis.algebra.name_of(size) is None:
+        for name, size in declared.items():
+            if (
+                size is not None
+                and name not in input_names
+                and analysis.algebra.name_of(size) is None
+            ):
                 self._labels.setdefault(size, name)
-        self._texts = Texts(analysis.algebra, taken | given.keys())
+        self._texts = Texts(analysis.algebra, input_names | declared.keys())
 
-    def _names_of_the_file(self) -> dict[str, Expr | None]:
+    def _declared_names(self) -> dict[str, Expr | None]:
         """Return the sizes by their names in the file, or None for a name of several sizes."""
         sizes: dict[str, Expr | None] = {}
         outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
@@ -170,32 +178,32 @@ class Description:
             if value.shape is None:
                 continue
             fact = self._analysis.of(value)
-            agree = fact.shape is not None and not differ(fact.shape, tuple(value.shape))
+            is_consistent = fact.shape is not None and not differ(fact.shape, tuple(value.shape))
             for k, dim in enumerate(value.shape):
                 if isinstance(dim, int) or not dim.value:
                     continue
-                size = fact.shape[k] if agree and fact.shape else None
-                known = size if isinstance(size, Expr) else None
-                if sizes.setdefault(dim.value, known) != known:
+                size = fact.shape[k] if is_consistent and fact.shape else None
+                symbolic_size = size if isinstance(size, Expr) else None
+                if sizes.setdefault(dim.value, symbolic_size) != symbolic_size:
                     sizes[dim.value] = None  # the name would imply that different sizes are equal
         return sizes
 
     def _shape(self, value: ir.Value, fact: Fact) -> ir.Shape | None:
         if fact.shape is None:
             return value.shape if fact.dtype == value.dtype else None
-        given: Iterable[int | ir.SymbolicDim | None] = itertools.repeat(None)
+        declared: Iterable[int | ir.SymbolicDim | None] = itertools.repeat(None)
         if value.shape is not None and not differ(fact.shape, tuple(value.shape)):
-            given = value.shape
-        return ir.Shape([self._dim(d, g) for d, g in zip(fact.shape, given, strict=False)])
+            declared = value.shape
+        return ir.Shape([self._dim(*pair) for pair in zip(fact.shape, declared, strict=False)])
 
-    def _dim(self, size: Number, given: int | ir.SymbolicDim | None) -> int | str | None:
+    def _dim(self, size: Number, declared: int | ir.SymbolicDim | None) -> int | str | None:
         if isinstance(size, int):
             return size
         label = self._labels.get(size)
         text = label if label is not None else self._texts.of(size)
-        if text is None and isinstance(given, int) and not _varies(size, self._analysis):
-            return given
-        return text
+        if text is not None or not isinstance(declared, int):
+            return text
+        return None if _depends_on_input_sizes(size, self._analysis) else declared
 
     def describe(self, value: ir.Value) -> bool:
         """Write the type of a value, and return whether it has changed."""
@@ -208,6 +216,7 @@ class Description:
         before = (value.type, value.shape)
         value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)
-        if (maker := value.producer()) is not None and Trait.SCALES in definition_of(maker).traits:
-            _describe_scaled(value, maker, self._analysis)
+        producer = value.producer()
+        if producer is not None and Trait.SCALES in definition_of(producer).traits:
+            _describe_scaled(value, producer, self._analysis)
         return before != (value.type, value.shape)

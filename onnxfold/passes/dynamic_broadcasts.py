@@ -29,7 +29,7 @@ from onnxfold.passes.shapes.sharing import unused_without, values_of_segments
 from onnxfold.passes.shapes.vectors import Segment, ShapeVectors
 from onnxfold.rewrite.matched import Matched, NodeOfValue
 
-_EXPAND_EXISTS = 8
+_EXPAND_OPSET = 8
 """The first opset with Expand."""
 
 
@@ -47,7 +47,7 @@ class DynamicBroadcasts(ir.passes.InPlacePass):
         facts = facts_of(model)
         edit = Edit(facts, self._options.keeps)
         for graph in facts.scopes.graphs():
-            if facts.scopes.of(graph).opsets.get("", 1) >= _EXPAND_EXISTS:
+            if facts.scopes.of(graph).opsets.get("", 1) >= _EXPAND_OPSET:
                 _GraphRewrite(graph, facts, edit, self._is_accepted).run()
         return ir.passes.PassResult(model, modified=bool(edit.changes))
 
@@ -72,7 +72,7 @@ class _Replacement:
     """The replacement of a value that is constant up to a broadcast."""
 
     value: ir.Value
-    readers: Sequence[Usage]
+    base_uses: Sequence[Usage]
     """The uses that will read the base."""
     needs_expand: bool
     """Whether other uses will read an Expand of the base. If False, they keep the value."""
@@ -139,8 +139,8 @@ class _GraphRewrite:
     ) -> bool:
         """Replace results of nodes of a group if this removes more nodes than it adds."""
         # an earlier replacement may have removed a vector without other users
-        needed = [v for each in replacements for v in values_of_segments(each.sizes)]
-        if any((value.producer() or value).graph is None for value in needed):
+        required = [v for each in replacements for v in values_of_segments(each.sizes)]
+        if any((value.producer() or value).graph is None for value in required):
             return False
         if not self._removes_nodes(nodes, replacements):
             return False
@@ -149,18 +149,18 @@ class _GraphRewrite:
 
     def _replacement(self, value: ir.Value, node: ir.Node) -> _Replacement | None:
         """Return the replacement of a value; None if no use can be replaced."""
-        outside = [use for use in uses(value) if use.node not in self._analysis.nodes]
-        readers = [use for use in outside if self._may_read_base(use)]
-        has_others = len(readers) < len(outside) or value.is_graph_output()
+        other_uses = [use for use in uses(value) if use.node not in self._analysis.nodes]
+        base_uses = [use for use in other_uses if self._may_read_base(use)]
+        has_remaining_uses = len(base_uses) < len(other_uses) or value.is_graph_output()
         needs_expand = (
-            has_others
+            has_remaining_uses
             and not self._is_expanded_constant(node)
             # the declared shape of a graph output may be wrong
             and self._facts.types.may_replace(value, value)
         )
-        if not readers and not needs_expand:
+        if not base_uses and not needs_expand:
             return None
-        return _Replacement(value, readers, needs_expand, new_nodes=int(needs_expand))
+        return _Replacement(value, base_uses, needs_expand, new_nodes=int(needs_expand))
 
     def _find_sizes(self, replacements: Mapping[ir.Value, _Replacement]) -> None:
         """Find the shortest shape vectors for the values that need an Expand."""
@@ -173,7 +173,7 @@ class _GraphRewrite:
                     replacement.needs_expand = bool(replacement.sizes)
                     replacement.new_nodes = 1 + self._vectors.cost(replacement.sizes, node)
                 if node not in self._analysis.nodes and is_used(value):
-                    self._vectors.remember(value, self._facts.types.of(value))
+                    self._vectors.record(value, self._facts.types.of(value))
         self._vectors.leave()
 
     def _is_expanded_constant(self, node: ir.Node) -> bool:
@@ -195,7 +195,7 @@ class _GraphRewrite:
             for v in node.inputs
             if v is not None
         ]
-        return _certainly_broadcast_to(shapes, result) and self._accepts(self._facts, node)
+        return _always_broadcast_to(shapes, result) and self._accepts(self._facts, node)
 
     def _sizes(self, value: ir.Value, node: ir.Node) -> list[Segment]:
         """Return the segments of the shortest vector for an Expand.
@@ -212,27 +212,27 @@ class _GraphRewrite:
             for items in (list(shape), smallest)
             for reuse in (True, False)
         ]
-        possible = [segments for segments in candidates if segments]
-        return min(possible, key=lambda segments: self._vectors.cost(segments, node), default=[])
+        available = [segments for segments in candidates if segments]
+        return min(available, key=lambda segments: self._vectors.cost(segments, node), default=[])
 
     def _groups(self, replacements: Iterable[_Replacement]) -> list[_Group]:
         """Group the replacements by connected components of their nodes."""
-        members: dict[ir.Node, list[ir.Node]] = {}
+        component_of: dict[ir.Node, list[ir.Node]] = {}
         for node in self._analysis.nodes:
-            joined = [node]
+            component = [node]
             for value in node.inputs:
                 producer = value.producer() if value in self._analysis.broadcasts else None
-                if producer is not None and members[producer] is not joined:
-                    joined += members[producer]
-                    for member in members[producer]:
-                        members[member] = joined
-            members[node] = joined
+                if producer is not None and component_of[producer] is not component:
+                    component += component_of[producer]
+                    for member in component_of[producer]:
+                        component_of[member] = component
+            component_of[node] = component
         position = {node: k for k, node in enumerate(self._analysis.nodes)}
         groups: dict[int, _Group] = {}
         for replacement in replacements:
             producer = replacement.value.producer()
             assert producer is not None
-            nodes = members[producer]
+            nodes = component_of[producer]
             if id(nodes) not in groups:
                 groups[id(nodes)] = _Group(sorted(nodes, key=position.__getitem__), [])
             groups[id(nodes)].replacements.append(replacement)
@@ -245,7 +245,7 @@ class _GraphRewrite:
         replaced: set[Usage] = set()
         expanded: set[ir.Value] = set()
         for replacement in replacements:
-            replaced.update(replacement.readers)
+            replaced.update(replacement.base_uses)
             if replacement.needs_expand:
                 expanded.add(replacement.value)
         unused: set[ir.Node] = set()
@@ -261,16 +261,16 @@ class _GraphRewrite:
                 unused.add(node)
         if not unused:
             return False
-        needed = [v for each in replacements for v in values_of_segments(each.sizes)]
+        required = [v for each in replacements for v in values_of_segments(each.sizes)]
         new_nodes = sum(replacement.new_nodes for replacement in replacements)
-        return len(unused_without(unused, needed)) > new_nodes
+        return len(unused_without(unused, required)) > new_nodes
 
     def _apply(self, replacements: Sequence[_Replacement]) -> None:
         self._insert_bases([replacement.value for replacement in replacements])
         expanded = {each.value: self._expand(each) for each in replacements if each.needs_expand}
         for each in replacements:
             base = self._bases[each.value]
-            for node, index in each.readers:
+            for node, index in each.base_uses:
                 if node.graph is not None and node.inputs[index] is each.value:
                     self._edit.set_input(node, index, base)
             if each.needs_expand:
@@ -290,13 +290,13 @@ class _GraphRewrite:
 
     def _insert_bases(self, values: Iterable[ir.Value]) -> None:
         """Insert nodes that compute the bases of values and of the operands of these nodes."""
-        needed = {value.producer() for value in values}
+        required = {value.producer() for value in values}
         missing = []
         for node in reversed(self._analysis.nodes):
-            if node not in needed or node.outputs[0] in self._bases:
+            if node not in required or node.outputs[0] in self._bases:
                 continue
             missing.append(node)
-            needed.update(v.producer() for v in node.inputs if v in self._analysis.broadcasts)
+            required.update(v.producer() for v in node.inputs if v in self._analysis.broadcasts)
         for node in reversed(missing):
             self._insert_bases_of(node, self._analysis.nodes[node])
 
@@ -323,10 +323,10 @@ class _GraphRewrite:
                 continue
             operand = node.inputs[base.operand]
             assert operand is not None
-            found = self._analysis.of(operand)
-            assert found is not None
+            broadcast = self._analysis.of(operand)
+            assert broadcast is not None
             expanded = self._expanded_base(operand, base.full_axes, node)
-            if found.base_shape_with(base.full_axes) != shape:
+            if broadcast.base_shape_with(base.full_axes) != shape:
                 sizes = self._vector(shape, value, node)
                 expanded = self._insert(node, "Reshape", [expanded, sizes])
             self._bases[value] = expanded
@@ -348,8 +348,8 @@ class _GraphRewrite:
         base = self._bases.get(value, value)
         if not axes:
             return base
-        found = self._analysis.broadcasts[value]
-        shape = [size if axis in axes else 1 for axis, size in enumerate(found.shape)]
+        broadcast = self._analysis.broadcasts[value]
+        shape = [size if axis in axes else 1 for axis, size in enumerate(broadcast.shape)]
         return self._insert(node, "Expand", [base, self._vector(shape, value, node)])
 
     def _vector(self, sizes: Iterable[Number], like: ir.Value, node: ir.Node) -> ir.Value:
@@ -359,14 +359,14 @@ class _GraphRewrite:
         return insert(node, self._facts.names, op_type, inputs)
 
 
-def _certainly_broadcast_to(shapes: Sequence[Shape | None], result: Shape | None) -> bool:
+def _always_broadcast_to(shapes: Sequence[Shape | None], result: Shape | None) -> bool:
     """Return whether shapes broadcast to ``result`` in every run."""
-    known = [shape for shape in shapes if shape is not None]
-    if result is None or len(known) < len(shapes):
+    known_shapes = [shape for shape in shapes if shape is not None]
+    if result is None or len(known_shapes) < len(shapes):
         return False
-    if max(map(len, known)) != len(result):
+    if max(map(len, known_shapes)) != len(result):
         return False
     return all(
-        {size, 1} == {1, *(shape[-k] for shape in known if len(shape) >= k)}
+        {size, 1} == {1, *(shape[-k] for shape in known_shapes if len(shape) >= k)}
         for k, size in enumerate(reversed(result), 1)
     )

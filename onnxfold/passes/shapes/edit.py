@@ -57,51 +57,54 @@ class Edit:
     def store(self, value: ir.Value, array: Array) -> bool:
         """Replace a value by a constant. A graph output keeps its name."""
         node = value.producer()
-        if node is None or self._must_stay(node, value) or not self._may_be_constant(value):
+        if node is None or self._must_keep(node, value) or not self._may_be_constant(value):
             return False
         if not value.is_graph_output():
             return self._substitute(node, value, self.constant(array, value, node))
         if value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
             return False  # a Constant node would take more bytes than the node
         constant = constant_node(ir.Tensor(np.array(array), name=value.name), node.name)
-        return self._substitute(node, value, self._before(node, constant, value))
+        return self._substitute(node, value, self._insert_before(node, constant, value))
 
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
         """Replace a value by ``other``. A graph output keeps its name."""
         node = value.producer()
-        if node is None or self._must_stay(node, value):
+        if node is None or self._must_keep(node, value):
             return False
         if not self._analysis.may_replace(value, other):
             return False
         if self._analysis.constness.tensor(other) is not None and not self._may_be_constant(value):
             return False
         if value.is_graph_output() and not can_take_name(value, other, self.keeps):
-            # onnxruntime returns empty strings if a Loop body only forwards a string of outside
+            # onnxruntime returns empty strings if a Loop body only forwards a captured string
             is_emptied = value.dtype == ir.DataType.STRING and other.graph is not value.graph
             if len(node.inputs) < 2 or is_emptied:
                 return False
             # an Identity has fewer operands than the node
-            other = self._before(node, ir.node("Identity", [other], name=node.name), value)
+            other = self._insert_before(node, ir.node("Identity", [other], name=node.name), value)
         return self._substitute(node, value, other)
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
         """Replace an input of a node, and remove nodes that only this input used."""
-        before = node.inputs[position]
+        previous = node.inputs[position]
         set_input(node, position, value)
         self.changes += 1
-        if before is not None:
-            remove_unused([before.producer()], self.keeps)
+        if previous is not None:
+            remove_unused([previous.producer()], self.keeps)
 
     def _may_be_constant(self, value: ir.Value) -> bool:
         fact = self._analysis.of(value)
         return may_be_constant(value, fact.dtype, fact.known)
 
-    def _must_stay(self, node: ir.Node, value: ir.Value) -> bool:
-        """Return whether a node must not be removed, even if its result is replaced."""
-        others = [v for v in node.outputs if v is not value] if value.is_graph_output() else []
-        return self.keeps(value) or any(is_used(v) or self.keeps(v) for v in others)
+    def _must_keep(self, node: ir.Node, value: ir.Value) -> bool:
+        """Return whether a node must be kept, even if its result is replaced."""
+        if self.keeps(value):
+            return True
+        if not value.is_graph_output():
+            return False
+        return any(is_used(v) or self.keeps(v) for v in node.outputs if v is not value)
 
-    def _before(self, node: ir.Node, new: ir.Node, value: ir.Value) -> ir.Value:
+    def _insert_before(self, node: ir.Node, new: ir.Node, value: ir.Value) -> ir.Value:
         """Insert a new node with the same result as a node before this node."""
         node.prepend(new)
         self._analysis.set(new.outputs[0], self._analysis.of(value))

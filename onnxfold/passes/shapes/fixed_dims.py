@@ -45,12 +45,14 @@ def fix_dims(
     """
     if not dims and not input_shapes and not keep:
         return False
-    found = [d for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim)]
-    declared = {dim.value for dim in found if dim.value is not None}
-    known = declared.union(*map(symbols_in, found))
+    symbolic_dims = [
+        d for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim)
+    ]
+    declared = {dim.value for dim in symbolic_dims if dim.value is not None}
+    names = declared.union(*map(symbols_in, symbolic_dims))
     for name in (*dims, *keep):
-        if name not in known:
-            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
+        if name not in names:
+            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, names)}")
     sizes = dict(dims)
     symbols = declared.union(dims)
     for name in sorted(sizes.keys() & set(keep)):
@@ -60,7 +62,7 @@ def fix_dims(
     for name, shape in input_shapes.items():
         if name not in inputs:
             raise UsageError(f"no input has the name {name!r}{suggestion(name, inputs)}")
-        shapes[name] = _collect(inputs[name], shape, sizes, keep)
+        shapes[name] = _fixed_shape(inputs[name], shape, sizes, keep)
     for name, fixed in shapes.items():
         inputs[name].shape = ir.Shape(fixed)
     for graph in all_graphs(model):
@@ -82,17 +84,17 @@ def fix_dims(
     record: dict[str, dict[str, Any]] = {"dims": {}, "input_shapes": {}}
     # another program may have written invalid metadata
     with contextlib.suppress(ValueError, TypeError, AttributeError):
-        earlier = json.loads(model.metadata_props.get(KEY, "{}"))
-        record = {key: {**earlier.get(key, {})} for key in record}
+        recorded = json.loads(model.metadata_props.get(KEY, "{}"))
+        record = {key: {**recorded.get(key, {})} for key in record}
     record["dims"].update(sizes)
     for name, fixed in shapes.items():
-        given = [size if isinstance(size, int) else size.value for size in fixed]
-        record["input_shapes"][name] = given
+        serialized = [size if isinstance(size, int) else size.value for size in fixed]
+        record["input_shapes"][name] = serialized
     model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
     return True
 
 
-def _collect(
+def _fixed_shape(
     value: ir.Value, shape: Sequence[int], sizes: dict[str, int], keep: Collection[str]
 ) -> list[int | ir.SymbolicDim]:
     """Return the shape of an input, and add the sizes of its named dimensions to ``sizes``."""

@@ -45,7 +45,7 @@ class Sharing:
                 if fact.items is not None and fact.is_symbolic and not self._share(value, fact):
                     self._rebuild(value, fact, node)
                 if is_used(value):
-                    self._vectors.remember(value, fact)
+                    self._vectors.record(value, fact)
         self._vectors.leave()
 
     def _share(self, value: ir.Value, fact: Fact) -> bool:
@@ -60,33 +60,33 @@ class Sharing:
             return
         if value.is_graph_output() or items.ndim != 1:
             return
-        made = [output for use in uses(value) for output in use.node.outputs]
-        if all(self._analysis.of(output).is_symbolic for output in made):
+        outputs = [output for use in uses(value) for output in use.node.outputs]
+        if all(self._analysis.of(output).is_symbolic for output in outputs):
             return
         if len(unused_without([node], ())) < 2:  # rebuilding takes at least one node
             return
         best: list[Segment] = []
-        least = 0
+        min_change = 0
         for reuse in (True, False):
             parts = self._vectors.segments(list(items), reuse, value)
-            needed = values_of_segments(parts)
-            change = self._vectors.cost(parts, node) - len(unused_without([node], needed))
-            if parts and change < least:
+            required = values_of_segments(parts)
+            change = self._vectors.cost(parts, node) - len(unused_without([node], required))
+            if parts and change < min_change:
                 best = parts
-                least = change
+                min_change = change
         if best:
             self._edit.replace(value, self._vectors.assemble(best, value, node))
 
 
 def values_of_segments(segments: Iterable[Segment]) -> list[ir.Value]:
-    """Return the existing values that segments of a vector need."""
+    """Return the existing values that segments of a vector require."""
     return [v for part in segments for v in (part.value, part.source) if v is not None]
 
 
-def unused_without(nodes: Iterable[ir.Node], needed: Collection[ir.Value]) -> set[ir.Node]:
-    """Return the given nodes and the nodes that only they use, except producers of ``needed``."""
+def unused_without(nodes: Iterable[ir.Node], required: Collection[ir.Value]) -> set[ir.Node]:
+    """Return the nodes and all nodes that only they use, except producers of ``required``."""
     removed = set(nodes)
-    kept = {value.producer() for value in needed}
+    kept = {value.producer() for value in required}
     pending = list(removed)
     while pending:
         for value in pending.pop().inputs:

@@ -16,8 +16,10 @@ from onnxfold.ir.symbolic import Expr, Fact, Number
 from onnxfold.ir.symbolic.fact import list_of, of_items
 from onnxfold.passes.shapes.edit import Edit
 
-# Maximum number of tensors remembered for a size.
-_MOST_SOURCES = 4
+# Maximum number of tensors recorded for a size.
+_MAX_SOURCES = 4
+# The first opset in which Shape has the attributes start and end.
+_SHAPE_RANGE_OPSET = 15
 _LEVELS = tuple(Constness)
 
 
@@ -56,33 +58,33 @@ class ShapeVectors:
         self._values.append({})
         self._sources.append({})
         for value in graph.inputs:
-            self.remember(value, self._analysis.of(value))
+            self.record(value, self._analysis.of(value))
 
     def leave(self) -> None:
-        """Forget the values of the graph that was entered last."""
+        """Drop the values of the graph that was entered last."""
         self._values.pop()
         self._sources.pop()
 
-    def remember(self, value: ir.Value, fact: Fact) -> None:
+    def record(self, value: ir.Value, fact: Fact) -> None:
         """Record the value so that later nodes can reuse its sizes."""
         constness = self._constness.of(value)
         if fact.items is not None and fact.is_symbolic:
             self._values[-1].setdefault((fact, constness), value)
         for axis, size in enumerate(fact.shape or ()):
             if type(size) is Expr:
-                known = self._sources[-1].setdefault((size, constness), [])
-                if len(known) < _MOST_SOURCES:
-                    known.append((value, axis))
+                sources = self._sources[-1].setdefault((size, constness), [])
+                if len(sources) < _MAX_SOURCES:
+                    sources.append((value, axis))
 
     def find(self, fact: Fact, like: ir.Value) -> ir.Value | None:
         """Return an available value with these elements, at least as constant as ``like``."""
         fact = self._analysis.table.shared(fact)
         for values, level in itertools.product(self._values, _LEVELS[self._constness.of(like) :]):
-            found = values.get((fact, level))
-            if found is not None:
-                is_removed = (found.producer() or found).graph is None
+            vector = values.get((fact, level))
+            if vector is not None:
+                is_removed = (vector.producer() or vector).graph is None
                 if not is_removed:
-                    return found
+                    return vector
                 del values[fact, level]
         return None
 
@@ -114,15 +116,15 @@ class ShapeVectors:
         ``reuse``, constants and existing vectors are preferred even to a longer shape.
         """
         best = self._from_shape(items, start, like)
-        least = 1 if best is None or reuse else best.length
+        min_length = 1 if best is None or reuse else best.length
         ints = itertools.takewhile(lambda n: isinstance(n, int), items[start:])
         numbers = [n for n in ints if isinstance(n, int)]
-        if len(numbers) >= least:
+        if len(numbers) >= min_length:
             return Segment(len(numbers), numbers=numbers)
-        for length in range(len(items) - start, least - 1, -1):
-            found = self.find(self.list_of_sizes(items[start : start + length]), like)
-            if found is not None:
-                return Segment(length, value=found)
+        for length in range(len(items) - start, min_length - 1, -1):
+            vector = self.find(self.list_of_sizes(items[start : start + length]), like)
+            if vector is not None:
+                return Segment(length, value=vector)
         return best
 
     def list_of_sizes(self, numbers: Sequence[Number]) -> Fact:
@@ -137,17 +139,21 @@ class ShapeVectors:
         if first is None:
             return None
         levels = itertools.product(self._sources, _LEVELS[self._constness.of(like) :])
-        known = [pair for sources, level in levels for pair in sources.get((first, level), ())]
-        found = [self._segment_of(items[start:], source, axis - position) for source, axis in known]
-        candidates = [part for part in found if part is not None and part.length > position]
+        pairs = [pair for sources, level in levels for pair in sources.get((first, level), ())]
+        segments = [
+            self._segment_of(items[start:], source, axis - position) for source, axis in pairs
+        ]
+        candidates = [part for part in segments if part is not None and part.length > position]
         return max(candidates, key=lambda part: part.length, default=None)
 
     def _segment_of(self, items: list[Number], source: ir.Value, axis: int) -> Segment | None:
         if axis < 0 or (source.producer() or source).graph is None:
             return None
         sizes = (self._analysis.of(source).shape or ())[axis:]
-        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(items, sizes, strict=False))
-        return Segment(len(list(same)), source=source, axis=axis)
+        matching = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(items, sizes, strict=False)
+        )
+        return Segment(len(list(matching)), source=source, axis=axis)
 
     def cost(self, parts: Sequence[Segment], node: ir.Node) -> int:
         """Return the number of new nodes. A Shape for several segments counts once."""
@@ -157,8 +163,8 @@ class ShapeVectors:
             if part.source is None:
                 continue
             shape = self._analysis.of(part.source).shape or ()
-            is_whole = part.length == len(shape)
-            if self._version(node) >= 15 or is_whole:
+            is_complete = part.length == len(shape)
+            if self._version(node) >= _SHAPE_RANGE_OPSET or is_complete:
                 shapes.add((part.source, part.axis, part.length))
             else:
                 count += 1
@@ -174,7 +180,7 @@ class ShapeVectors:
             parts: The segments.
             like: A value whose name is the prefix of new names.
             node: A node that can read all segments.
-            is_last: Whether this node can read all remembered values.
+            is_last: Whether this node can read all recorded values.
 
         Returns:
             The vector.
@@ -199,10 +205,10 @@ class ShapeVectors:
         shape = self._analysis.of(part.source).shape or ()
         end = part.axis + part.length
         fact = self.list_of_sizes(shape[part.axis : end])
-        found = self.find(fact, like) if is_last else None
-        if found is not None:
-            return found
-        if part.length == len(shape) or self._version(node) >= 15:
+        vector = self.find(fact, like) if is_last else None
+        if vector is not None:
+            return vector
+        if part.length == len(shape) or self._version(node) >= _SHAPE_RANGE_OPSET:
             attributes = {} if part.length == len(shape) else {"start": part.axis, "end": end}
             return self._insert("Shape", [part.source], attributes, node, fact, like, is_last)
         complete = self._value(Segment(len(shape), source=part.source), like, node, is_last)
@@ -219,11 +225,11 @@ class ShapeVectors:
         like: ir.Value,
         is_last: bool,
     ) -> ir.Value:
-        made = insert(
+        result = insert(
             node, self._edit.facts.names, op_type, inputs, attributes, name_hint=like.name
         )
-        self._analysis.set(made, fact)
+        self._analysis.set(result, fact)
         if is_last:
-            known = self._analysis.of(made), self._constness.of(made)
-            self._values[-1].setdefault(known, made)
-        return made
+            key = self._analysis.of(result), self._constness.of(result)
+            self._values[-1].setdefault(key, result)
+        return result

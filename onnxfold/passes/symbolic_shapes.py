@@ -23,7 +23,7 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.sharing import Sharing
 
 # Maximum number of Reshape-like nodes between a value and an earlier one that can replace it.
-_LONGEST_CHAIN = 8
+_MAX_CHAIN_LENGTH = 8
 
 
 class SymbolicShapes(ir.passes.InPlacePass):
@@ -53,24 +53,24 @@ class SymbolicShapes(ir.passes.InPlacePass):
         if self._run is not None and analysis.algebra.atoms:
             self._run.result.assumptions = ASSUMPTIONS
         edit = Edit(facts, options.keeps)
-        fresh, analysis.journal = analysis.journal, set()
+        changed_nodes, analysis.journal = analysis.journal, set()
         for graph in root_graphs(model):
-            if _simplify(graph, analysis, edit, fresh):
+            if _simplify(graph, analysis, edit, changed_nodes):
                 Sharing(analysis, facts.constness, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 
 def _simplify(
-    graph: ir.Graph, analysis: SymbolicAnalysis, edit: Edit, fresh: Collection[ir.Node]
+    graph: ir.Graph, analysis: SymbolicAnalysis, edit: Edit, changed_nodes: Collection[ir.Node]
 ) -> bool:
-    """Simplify the nodes whose facts changed since the pass last ran (``fresh``).
+    """Simplify the nodes whose facts changed since the pass last ran (``changed_nodes``).
 
     The nodes are visited from last to first, so that only final results are stored. Return whether
     one of them computes with symbolic sizes.
     """
     has_sizes = False
     for node in reversed(nodes_of(graph)):
-        if node not in fresh or node.graph is not graph:
+        if node not in changed_nodes or node.graph is not graph:
             continue
         if is_unused(node):
             remove_unused([node], edit.keeps)
@@ -88,7 +88,7 @@ def _simplify(
             continue
         if node in analysis.scopes.parents:
             for inner in list(subgraphs_of(node)):
-                has_sizes |= _simplify(inner, analysis, edit, fresh)
+                has_sizes |= _simplify(inner, analysis, edit, changed_nodes)
     return has_sizes
 
 
@@ -98,21 +98,21 @@ def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> 
     The node is replaced by an earlier value with the same elements and shape. The rewrite is valid
     for all sizes of valid inputs, including 0 and 1. Return whether the node has changed.
     """
-    if node.op_type not in _OPERANDS or node.domain or has_references(node):
+    if node.op_type not in _SHAPE_OPERANDS or node.domain or has_references(node):
         return False
     if node.op_identifier() in analysis.model.functions:
         return False
     value = node.inputs[0] if node.inputs else None
-    position, elements_of = _OPERANDS[node.op_type]
+    position, elements_of = _SHAPE_OPERANDS[node.op_type]
     operand = node.inputs[position] if position < len(node.inputs) else None
     fact = None if operand is None else analysis.of(operand)
-    is_open = fact is not None and fact.is_symbolic
+    is_symbolic = fact is not None and fact.is_symbolic
     if value is None:
         return False
     if node.op_type != "Slice":
-        if _undo(node, analysis, edit):
+        if _reuse_earlier_value(node, analysis, edit):
             return True
-        if not is_open:
+        if not is_symbolic:
             return False
     scope = analysis.scopes.find(node.graph)
     application = Application(
@@ -130,22 +130,22 @@ def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> 
     if not elements:  # the Slice returns all elements of its operand
         return edit.replace(node.outputs[0], value)
     numbers = [n for n in elements if isinstance(n, int)]
-    if operand is None or fact is None or not is_open or len(numbers) < len(elements):
+    if operand is None or fact is None or not is_symbolic or len(numbers) < len(elements):
         return False
     if fact.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
         return False
-    highest = np.iinfo(fact.dtype.numpy()).max
-    array = np.array([min(n, highest) for n in numbers], fact.dtype.numpy())
+    max_integer = np.iinfo(fact.dtype.numpy()).max
+    array = np.array([min(n, max_integer) for n in numbers], fact.dtype.numpy())
     edit.set_input(node, position, edit.constant(array, operand, node))
     node.attributes.pop("allowzero", None)  # the template has no size 0
     return True
 
 
-def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
+def _reuse_earlier_value(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
     """Replace a value by an earlier one with the same elements and shape."""
     shape = analysis.of(node.outputs[0]).shape
     value = node.inputs[0]
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(_MAX_CHAIN_LENGTH):
         if value is None or shape is None:
             return False
         if analysis.of(value).shape == shape:
@@ -157,16 +157,16 @@ def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
     return False
 
 
-def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
+def _reshape(application: Application, result: Shape | None) -> Sequence[Number]:
     """Return a constant operand with which Reshape returns the same shape.
 
     The elements are numbers, 0 for the input's size at that index, or one -1. A new -1 requires
     that the other sizes are positive, because -1 is undefined for an empty tensor. A -1 of the
     original operand is valid unless the node has ``allowzero``, which the rewrite removes.
     """
-    sizes = reshape.shape(0)
-    target = reshape.numbers(1)
-    algebra = reshape.algebra
+    sizes = application.shape(0)
+    target = application.numbers(1)
+    algebra = application.algebra
     if result is None or 0 in result:
         raise Undecided
     template = [
@@ -175,44 +175,44 @@ def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
     ]
     if -1 in template:
         axis = template.index(-1)
-        others = [*result[:axis], *result[axis + 1 :]]
-        is_original = target[axis] == -1 and not reshape.attributes.get("allowzero")
+        other_sizes = [*result[:axis], *result[axis + 1 :]]
+        is_original = target[axis] == -1 and not application.attributes.get("allowzero")
         if -1 in template[axis + 1 :]:
             raise Undecided
-        if not is_original and not all(map(algebra.is_positive, others)):
+        if not is_original and not all(map(algebra.is_positive, other_sizes)):
             raise Undecided
     return template
 
 
-def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
+def _expand(application: Application, result: Shape | None) -> Sequence[Number]:
     """Return an operand with 1 for each size that equals that of the input."""
-    sizes = expand.shape(0)
-    target = expand.numbers(1)
+    sizes = application.shape(0)
+    target = application.numbers(1)
     offset = len(target) - len(sizes)
     return [
         1 if k >= offset and size == sizes[k - offset] else size for k, size in enumerate(target)
     ]
 
 
-def _slice(taken: Application, result: Shape | None) -> Sequence[Number]:
+def _slice(application: Application, result: Shape | None) -> Sequence[Number]:
     """Return the ends of a Slice, with the largest integer for the end of an axis.
 
     The result is empty if the Slice returns all elements.
     """
-    sizes = taken.shape(0)
-    ranges = slice_ranges(taken, len(sizes))
+    sizes = application.shape(0)
+    ranges = slice_ranges(application, len(sizes))
     ends = [
-        _END_OF_AXIS if step > 0 and _reaches(taken.algebra, end, sizes[axis]) else end
+        _END_OF_AXIS if step > 0 and _reaches_end(application.algebra, end, sizes[axis]) else end
         for axis, (_, end, step) in ranges.items()
     ]
-    is_whole = all((start, step) == (0, 1) for start, _, step in ranges.values())
-    return [] if is_whole and set(ends) == {_END_OF_AXIS} else ends
+    is_complete = all((start, step) == (0, 1) for start, _, step in ranges.values())
+    return [] if is_complete and set(ends) == {_END_OF_AXIS} else ends
 
 
 _END_OF_AXIS = np.iinfo(np.int64).max
 
 
-def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
+def _reaches_end(algebra: Algebra, end: Number, size: Number) -> bool:
     """Return whether an end is certainly equal to or greater than the size."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
@@ -227,7 +227,7 @@ def _is_reshape(node: ir.Node) -> bool:
     return Trait.FREE in definition.traits and definition.carries(0)
 
 
-_OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequence[Number]]]] = {
+_SHAPE_OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequence[Number]]]] = {
     "Reshape": (1, _reshape),
     "Expand": (1, _expand),
     "Slice": (2, _slice),

@@ -25,7 +25,7 @@ _SAMPLES = 4
 # Maximum bytes of a buffer whose content is cached. The cache keeps the buffer in memory.
 _MAX_CACHED_BYTES = 1024
 # Bytes compared in one step, after which mapped pages are released.
-_COMPARED_AT_ONCE = 1 << 20
+_COMPARED_BYTES = 1 << 20
 _Seen = dict[Hashable, ir.Node]
 """Nodes by op and inputs. If these are equal for several nodes, the key is the full content."""
 
@@ -65,25 +65,26 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)
                 continue
-            # a node without inputs is a constant, for which searching outer graphs does not pay off
-            searched = (own,) if outer and not node.inputs else levels
-            twin = _twin(node, searched)
-            if twin is None or any(map(self._keeps, node.outputs)):
+            # A node without inputs is a constant. Searching outer graphs for it costs more than it
+            # saves.
+            searched_levels = (own,) if outer and not node.inputs else levels
+            equivalent = _find_equivalent(node, searched_levels)
+            if equivalent is None or any(map(self._keeps, node.outputs)):
                 continue
             if self._determinism.reason_not_to_fold(node, self._scopes.of(graph).opsets) is None:
-                self._merge(node, twin)
+                self._merge(node, equivalent)
 
-    def _merge(self, node: ir.Node, twin: ir.Node) -> None:
-        """Replace a node by its twin. The node is kept if one of its outputs must be kept."""
-        pairs = list(zip(node.outputs, twin.outputs, strict=True))
+    def _merge(self, node: ir.Node, equivalent: ir.Node) -> None:
+        """Replace a node by an equivalent one. Keep the node if one of its outputs must be kept."""
+        pairs = list(zip(node.outputs, equivalent.outputs, strict=True))
         outputs = [pair for pair in pairs if any(v.is_graph_output() for v in pair)]
         if not all(self._facts.types.may_replace(*pair) for pair in outputs):
             return
-        stays = any(
+        must_keep = any(
             old.is_graph_output() and not can_take_name(old, new, self._keeps) for old, new in pairs
         )
         for old, new in pairs:
-            if stays:
+            if must_keep:
                 for user, index in list(uses(old)):
                     set_input(user, index, new)
                     self._modified = True
@@ -92,24 +93,24 @@ class CommonSubexpressions(ir.passes.InPlacePass):
             else:
                 inherit(old, new)
                 replace(old, new)
-        if not stays:
+        if not must_keep:
             self._merged.append(node)
 
 
-def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
+def _find_equivalent(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
     """Return an earlier node that computes the same values. Otherwise record the node."""
     # attributes are compared only for the few nodes with the same op and inputs
-    rough = (node.op_type, *_operands(node))
+    partial_key = (node.op_type, *_operands(node))
     key = None
     for seen in levels:
-        first = seen.get(rough)
+        first = seen.get(partial_key)
         if first is not None:
             key = key or content_of_node(node, _operands(node))
             seen.setdefault(content_of_node(first, _operands(first)), first)
             if key is None or key in seen:
                 return None if key is None else seen[key]
     own = levels[0]
-    own[key if rough in own else rough] = node
+    own[key if partial_key in own else partial_key] = node
     return None
 
 
@@ -146,12 +147,14 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         graphs = facts.scopes.graphs()
         new = set[ir.Value]()
         for graph in graphs:
-            held = graph.initializers.data
-            new.update(map(held.__getitem__, held.keys() - self._seen.get(graph, set())))
-            self._seen[graph] = {*held}
+            initializers = graph.initializers.data
+            new.update(
+                map(initializers.__getitem__, initializers.keys() - self._seen.get(graph, set()))
+            )
+            self._seen[graph] = {*initializers}
         if not new:
             return ir.passes.PassResult(model, modified=False)
-        alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
+        candidates: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in graphs:  # outer graphs come first
             values: Iterable[ir.Value] = graph.initializers.data.values()
             if not set(graph.outputs).isdisjoint(values):
@@ -168,14 +171,14 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                     if not is_a(tensor, BufferTensor) or tensor.nbytes <= _MAX_CACHED_BYTES:
                         self._contents[tensor] = content
                 kind = None if content else (tensor.dtype, storage.sizes_of(tensor))
-                alike.setdefault((content, kind), []).append(value)
+                candidates.setdefault((content, kind), []).append(value)
         removed = 0
-        for (content, _), group in alike.items():
+        for (content, _), group in candidates.items():
             if len(group) > 1 and not new.isdisjoint(group):
-                removed += self._share(group, content, facts)
+                removed += self._merge(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
 
-    def _share(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
+    def _merge(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
         """Merge initializers of the same key. Return the number of those that were removed.
 
         Small tensors of the same key have equal contents. Large ones are compared.
@@ -190,20 +193,22 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 continue
             path = facts.scopes.path(graph)
             key = path[-1], content or _sample(tensor)
-            twin = None
+            equivalent = None
             if not value.is_graph_output():
                 seen = (v for v in kept.get(key, ()) if v.graph in path or not v.is_graph_output())
-                twin = next((v for v in seen if content or _equal(stored_tensor(v), tensor)), None)
-            if twin is None:
+                equivalent = next(
+                    (v for v in seen if content or _equal(stored_tensor(v), tensor)), None
+                )
+            if equivalent is None:
                 kept.setdefault(key, []).append(value)
                 continue
             removed += 1
-            if twin.graph in path:
-                replace(value, twin)
+            if equivalent.graph in path:
+                replace(value, equivalent)
                 del graph.initializers[value.name]
             else:
-                kept[key].remove(twin)
-                kept[key].append(store((twin, value), tensor, facts))
+                kept[key].remove(equivalent)
+                kept[key].append(store((equivalent, value), tensor, facts))
         return removed
 
 
@@ -218,7 +223,7 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
 
 def _release(tensor: ir.TensorProtocol) -> None:
     """Release the mapped pages of a tensor after reading it. Some systems map 2 MiB at once."""
-    if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_AT_ONCE:
+    if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_BYTES:
         return
     if is_a(tensor, BufferTensor):
         tensor.release()
@@ -235,13 +240,13 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
         return True
     if is_a(a, BufferTensor) and is_a(b, BufferTensor) and a.buffer.key() == b.buffer.key():
         return True
-    one = a.numpy()
-    other = b.numpy()
-    bits = np.dtype(f"u{one.itemsize}" if one.itemsize <= 8 else f"V{one.itemsize}")
+    array_a = a.numpy()
+    array_b = b.numpy()
+    bits = np.dtype(f"u{array_a.itemsize}" if array_a.itemsize <= 8 else f"V{array_a.itemsize}")
     pairs = np.nditer(
-        [one.view(bits), other.view(bits)],
+        [array_a.view(bits), array_b.view(bits)],
         ["external_loop", "buffered", "zerosize_ok"],
-        buffersize=_COMPARED_AT_ONCE,
+        buffersize=_COMPARED_BYTES,
     )
     for x, y in pairs:
         equal = np.array_equal(x, y)

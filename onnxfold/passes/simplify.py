@@ -73,23 +73,23 @@ def select_rules(
     """Return the rules of the sets that are on by default or enabled, without the disabled ones."""
     enabled = set(enable)
     disabled = set(disable)
-    known = {s.name for s in sets} | {r.name for s in sets for r in s}
+    names = {s.name for s in sets} | {r.name for s in sets for r in s}
     for name in sorted(enabled | disabled):
-        if name not in known:
-            raise UsageError(f"{name!r} is neither a rule nor a rule set{suggestion(name, known)}")
-    found: dict[Rule, None] = {}
-    for each in sets:
-        for rule in each:
+        if name not in names:
+            raise UsageError(f"{name!r} is neither a rule nor a rule set{suggestion(name, names)}")
+    selected: dict[Rule, None] = {}
+    for rule_set in sets:
+        for rule in rule_set:
             if rule.name in disabled or rule.target not in (None, target):
                 continue
             # the name of a rule has priority over the name of its set
-            is_set_used = not each.optional or each.name in enabled
-            if rule.name in enabled or (is_set_used and each.name not in disabled):
-                found[rule] = None
-    return list(found)
+            is_set_used = not rule_set.optional or rule_set.name in enabled
+            if rule.name in enabled or (is_set_used and rule_set.name not in disabled):
+                selected[rule] = None
+    return list(selected)
 
 
-# Applying rules to a copy takes about as long as the optimization, so larger graphs get no advice.
+# Applying rules to a copy takes about as long as the optimization, so larger graphs are skipped.
 _MAX_NODES_ADVISED = 3_000
 
 
@@ -109,20 +109,20 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
         return {}
     if sum(1 for _ in model.graph.all_nodes()) > _MAX_NODES_ADVISED:
         return {}
-    others = {
+    alternatives = {
         "-O2": replace(options, level=2),
         "--target onnxruntime": replace(options, level=2, target=ONNXRUNTIME),
     }
-    found = {}
-    for name, other in others.items():
+    removed_nodes = {}
+    for name, alternative in alternatives.items():
         copy = model.clone()
-        if other != options and Simplify(options=other)(copy).modified:
+        if alternative != options and Simplify(options=alternative)(copy).modified:
             RemoveDeadCode()(copy)
-            found[name] = _count(model) - _count(copy)
-    return {name: nodes for name, nodes in found.items() if nodes > 0}
+            removed_nodes[name] = _count_variable_nodes(model) - _count_variable_nodes(copy)
+    return {name: nodes for name, nodes in removed_nodes.items() if nodes > 0}
 
 
-def _count(model: ir.Model) -> int:
+def _count_variable_nodes(model: ir.Model) -> int:
     """Return the number of nodes that are not constant."""
     facts = facts_of(model)
     return sum(

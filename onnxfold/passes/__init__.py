@@ -55,16 +55,16 @@ def create(
     Raises:
         UsageError: No pass has this name, or the pass cannot be loaded.
     """
-    known = all_passes()
-    if name not in known:
-        raise UsageError(f"there is no pass {name!r}{suggestion(name, known)}")
+    available = all_passes()
+    if name not in available:
+        raise UsageError(f"there is no pass {name!r}{suggestion(name, available)}")
     if options is None:
         from onnxfold.api.options import Options
 
         options = Options()
     arguments = {"options": options, "run": run}
     try:
-        factory, parameters = _factory(known[name].location)
+        factory, parameters = _factory(available[name].location)
         for key in arguments.keys() - parameters:
             del arguments[key]
         created = factory(**arguments)
@@ -73,20 +73,20 @@ def create(
     except Exception as error:  # importing a module of another package can raise any error
         raise UsageError(f"the pass {name!r} cannot be loaded: {error}") from error
     if not isinstance(created, ir.passes.PassBase):
-        raise UsageError(f"{known[name].location} is not an onnx_ir pass")
+        raise UsageError(f"{available[name].location} is not an onnx_ir pass")
     return created
 
 
 @functools.cache
 def all_passes() -> dict[str, PassInfo]:
     """Return all passes by name. Those of the entry points ``onnxfold.passes`` come last."""
-    found = {}
+    infos = {}
     for name, (location, doc) in _BUILT_IN.items():
         absolute = __name__ + location if location.startswith(".") else location
-        found[name] = PassInfo(name, doc, absolute)
+        infos[name] = PassInfo(name, doc, absolute)
     for entry in metadata.entry_points(group="onnxfold.passes"):
-        found.setdefault(entry.name, PassInfo(entry.name, entry.value, entry.value))
-    return found
+        infos.setdefault(entry.name, PassInfo(entry.name, entry.value, entry.value))
+    return infos
 
 
 _BUILT_IN = {

@@ -23,8 +23,8 @@ class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results are unused, unused initializers, and uncalled functions.
 
     Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
-    model and nodes of the option ``keep`` are not removed. Neither are unused outputs of a used
-    node, because the results of a kernel may depend on the set of outputs in use.
+    model and nodes of the option ``keep`` are not removed. Unused outputs of a used node are kept,
+    because the results of a kernel may depend on the set of used outputs.
     """
 
     options: Options = field(default_factory=Options)
@@ -63,7 +63,9 @@ class LiftConstants(ir.passes.InPlacePass):
         lifted = []
         for graph in facts.scopes.graphs():
             scope = facts.scopes.of(graph)
-            for node in nodes_of(graph) if scope.parent or not scope.in_function else ():
+            if scope.in_function and scope.parent is None:
+                continue
+            for node in nodes_of(graph):
                 if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
                     continue
                 value = node.outputs[0]
@@ -97,7 +99,7 @@ class InlineFunctions(ir.passes.InPlacePass):
         opsets = dict(model.opset_imports)
         if opsets:
             opsets.setdefault("", storage.onnx_opset(opsets))
-        others = set(kept)
+        not_inlined = set(kept)
         for name, function in model.functions.items():
             domain, op_type, _ = name
             imports = function.opset_imports
@@ -105,10 +107,10 @@ class InlineFunctions(ir.passes.InPlacePass):
             # onnxruntime runs its own op instead of a function with the same name
             is_op = schema_of(op_type, opsets.get(domain, 1), domain) is not None
             if name in kept or is_op or not is_compatible:
-                others.add(name)
+                not_inlined.add(name)
             else:
                 opsets.update(imports)  # inlining adds the imports of the function to the model
-        return common.InlinePass(lambda function: function.identifier() not in others)(model)
+        return common.InlinePass(lambda function: function.identifier() not in not_inlined)(model)
 
 
 class ClearMetadata(common.ClearMetadataAndDocStringPass):

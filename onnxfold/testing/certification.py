@@ -30,7 +30,8 @@ from onnxfold.testing.running import (
     LOOSE,
     Instance,
     NeverRuns,
-    nodes_left,
+    Rewritten,
+    remaining_nodes,
     rewrite,
     variants,
 )
@@ -54,13 +55,13 @@ def certify(
     sizes of each dynamic dimension, NaN, infinities, signed zeros, subnormals, the largest
     integers, Constant nodes, and the model in a branch. Changed models to which the rules apply are
     also run. Each condition of a rule must be necessary: there must be a changed or refused model
-    in which only this condition is false, and in which the rule without the condition is wrong. It
-    is wrong if it causes a different result, an invalid model, or more nodes or bytes.
+    in which only this condition is false, and in which the rule without the condition is wrong. A
+    rule is wrong if it causes a different result, an invalid model, or more nodes or bytes.
 
     Args:
         rules: One rule or several.
-        models: Models to which they apply, in the form of `onnxfold.testing.model_text`.
-        refused: Models to which they do not apply.
+        models: Models to which the rules apply, in the form of `onnxfold.testing.model_text`.
+        refused: Models to which the rules do not apply, in the same form.
         thorough: Whether to test changed models and the conditions.
         ops: Definitions of custom ops: Python files, or classes.
         custom_ops: Shared libraries with custom ops of the models, for onnxruntime.
@@ -69,17 +70,14 @@ def certify(
         AssertionError: A rule is not correct. The message has the model and the reason.
         UsageError: A model is not valid, or an argument has a wrong type.
     """
-    several = (rules,) if isinstance(rules, Rule) else tuple(rules)
-    cases = [
-        Case(several, Example.of(text), stays)
-        for stays, texts in ((False, models), (True, refused))
-        for text in texts
-    ]
+    rules = (rules,) if isinstance(rules, Rule) else tuple(rules)
+    cases = [Case(rules, Example.of(text), is_refused=False) for text in models]
+    cases += [Case(rules, Example.of(text), is_refused=True) for text in refused]
     for source in ops:
         load_ops(source)
     libraries = LIBRARIES.set([os.path.abspath(path) for path in custom_ops])
     try:
-        for certificate in _certificates(several, cases, thorough):
+        for certificate in _certificates(rules, cases, thorough):
             assert not certificate.faults, certificate
     finally:
         LIBRARIES.reset(libraries)
@@ -107,9 +105,9 @@ class Certificate:
 
     Args:
         rule: The rule.
-        matching: The number of models to which it applies.
-        refused: The number of models to which it does not apply.
-        needs: The reasons why it needs each of its conditions.
+        matching: The number of models to which the rule applies.
+        refused: The number of models to which the rule does not apply.
+        needs: The reasons why the rule needs each of its conditions.
         faults: The faults, each with the model.
     """
 
@@ -122,8 +120,8 @@ class Certificate:
     def __str__(self) -> str:
         counts = f"applies to {self.matching} models and not to {self.refused}"
         return "\n".join(
-            [f"{self.rule.name} ({self.rule.place}): {counts}"]
-            + [f"  needs {need}" for need in self.needs if need.place]
+            [f"{self.rule.name} ({self.rule.location}): {counts}"]
+            + [f"  needs {need}" for need in self.needs if need.location]
             + [f"  FAULT {fault}" for fault in self.faults]
         )
 
@@ -143,30 +141,29 @@ def _certificates(
     rules: Sequence[Rule], cases: Sequence[Case], thorough: bool
 ) -> Iterator[Certificate]:
     for rule in rules:
-        own = [case for case in cases if rule in case.rules]
-        matching, refused = (
-            [case.example for case in own if case.stays is stays] for stays in (False, True)
-        )
-        found = Certificate(rule, len(matching), len(refused))
-        for case in own:
+        rule_cases = [case for case in cases if rule in case.rules]
+        matching = [case.example for case in rule_cases if not case.is_refused]
+        refused = [case.example for case in rule_cases if case.is_refused]
+        certificate = Certificate(rule, len(matching), len(refused))
+        for case in rule_cases:
             try:
-                check(case, _CHANGES * thorough)
+                check(case, _CHANGES if thorough else 0)
             except AssertionError as error:
-                found.faults.append(str(error))
-        if not matching and thorough:
-            found.faults.append("the rule applies to no model; add one to which it applies")
-        if thorough and not found.faults:
-            found.needs = find_needs(rule, matching, refused)
-            found.faults += [
-                f"{need.condition}: no model shows that it is needed; add one, or leave it out"
-                for need in found.needs
-                if not need.place
+                certificate.faults.append(str(error))
+        if thorough and not matching:
+            certificate.faults.append("the rule applies to no model; add a model that it matches")
+        if thorough and not certificate.faults:
+            certificate.needs = find_needs(rule, matching, refused)
+            certificate.faults += [
+                f"{need.condition}: no model requires the condition; add a model, or remove it"
+                for need in certificate.needs
+                if not need.location
             ]
-        yield found
+        yield certificate
 
 
 def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
-    """Assert that rules apply to a model, or that they do not, and preserve its outputs.
+    """Assert that rules apply to a model or refuse it, and preserve its outputs.
 
     Args:
         case: The model and the rules.
@@ -178,59 +175,69 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
         AssertionError: A rule is not correct. The message has the model and the reason.
     """
     for instance in variants(case.example.instance):
-        if case.stays:
+        if case.is_refused:
             report = rewrite(case.rules, instance.model).report
             applied = [*report.counts, *report.rejected, *report.failed_on_invalid]
             fault = f"{', '.join(applied)} must not apply" if applied else ""
         else:
-            fault = _matches(case, instance)
+            fault = _matching_fault(case, instance)
         assert not fault, _message(case.rules, case.example, instance, fault)
-    every = list(changes(case.example))
+    candidates = list(changes(case.example))
     rng = random.Random(seed)
-    single = rng.sample(every, min(changed, len(every)))
-    pairs = ["; ".join(rng.sample(every, 2)) for _ in range(changed if len(every) > 1 else 0)]
+    single = rng.sample(candidates, min(changed, len(candidates)))
+    pairs = []
+    if len(candidates) > 1:
+        pairs = ["; ".join(rng.sample(candidates, 2)) for _ in range(changed)]
     for change in (*single, *pairs):
         example = case.example.changed(change)
         try:
-            made = rewrite(case.rules, example.instance.model)
-            if not made.report.counts:
+            rewritten = rewrite(case.rules, example.instance.model)
+            if not rewritten.report.counts:
                 continue
-            fault = made.find_fault(example.instance, LOOSE)
+            fault = rewritten.find_fault(example.instance, LOOSE)
         except (NeverRuns, OnnxFoldError, ValueError):  # the changed model is not valid
             continue
         assert not fault, _message(case.rules, example, example.instance, fault)
 
 
-def _matches(case: Case, instance: Instance) -> str:
+def _matching_fault(case: Case, instance: Instance) -> str:
+    """Return the fault of rules that must apply to a model, or ""."""
     example = case.example
-    made = rewrite(case.rules, instance.model)
+    rewritten = rewrite(case.rules, instance.model)
     times = int(example.settings.get("times", 1))
-    count = made.report.counts.total() / instance.copies
+    count = rewritten.report.counts.total() / instance.copies
     if count != times:
-        (opset,) = (o.version for o in instance.model.opset_import if not o.domain)
-        later = max(rule.opset[0] for rule in case.rules)
-        hints = (
-            f"the rule requires opset {later}, the model has {opset}" * (later > opset),
-            "the result has a different dtype or shape" * bool(made.report.rejected),
-            *(find_false(rule, instance.model) for rule in case.rules),
-        )
-        return ": ".join([f"applied {count:g} times, not {times}", *filter(None, hints)][:2])
-    if (made.level == 2) != (example.tolerance > 0):
-        if made.level == 1:
+        fault = f"applied {count:g} times, not {times}"
+        hint = _hint(case, instance, rewritten)
+        return f"{fault}: {hint}" if hint else fault
+    if (rewritten.level == 2) != (example.tolerance > 0):
+        if rewritten.level == 1:
             return "the rule is exact; remove the tolerance"
         return "the rule is inexact; add a tolerance such as ~1e-5"
     try:
-        fault = made.find_fault(instance, example.tolerance)
+        fault = rewritten.find_fault(instance, example.tolerance)
     except NeverRuns as error:
         return f"onnxruntime does not run the model: {error}"
     if not fault and example.after and instance is example.instance:
-        left = Counter(node.op_type for node in nodes_left(made.model))
+        remaining = Counter(node.op_type for node in remaining_nodes(rewritten.model))
         expected = Counter(re.findall(r"(\w+)(?:<\S*>)?(?=\s|$)", example.after))
-        if left != expected and not ("..." in example.after and left > expected):
-            return f"the remaining ops are {' '.join(sorted(left.elements()))}"
+        if remaining != expected and not ("..." in example.after and remaining > expected):
+            return f"the remaining ops are {' '.join(sorted(remaining.elements()))}"
     return fault
+
+
+def _hint(case: Case, instance: Instance, rewritten: Rewritten) -> str:
+    """Return a possible reason why rules did not apply as often as expected, or ""."""
+    (opset,) = (o.version for o in instance.model.opset_import if not o.domain)
+    required_opset = max(rule.opset[0] for rule in case.rules)
+    if required_opset > opset:
+        return f"the rule requires opset {required_opset}, the model has {opset}"
+    if rewritten.report.rejected:
+        return "the result has a different dtype or shape"
+    hints = (find_false(rule, instance.model) for rule in case.rules)
+    return next(filter(None, hints), "")
 
 
 def _message(rules: Sequence[Rule], example: Example, instance: Instance, fault: str) -> str:
     names = ", ".join(rule.name for rule in rules)
-    return f"{example.place}: {names}: {fault}\n{onnx.printer.to_text(instance.model)}"
+    return f"{example.location}: {names}: {fault}\n{onnx.printer.to_text(instance.model)}"

@@ -22,7 +22,7 @@ are:
 - ``~1e-5``: the rules are inexact and apply only at level 2. The number is the maximum error,
   relative to the largest element.
 
-After ``->``, the ops follow that remain after the rules were applied. ``...`` represents any other
+The ops that remain after the rules were applied follow after ``->``. ``...`` represents any other
 ops.
 
 A model in ONNX's text form, ``<ir_version: 10, ...> g (float[N] x) => (...) {...}``, can replace
@@ -45,7 +45,7 @@ from onnx.printer import to_text
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.support.errors import UsageError, about
 from onnxfold.support.forks import cached_property
-from onnxfold.testing.running import Array, Instance, find_mistake
+from onnxfold.testing.running import Array, Instance, find_model_error
 
 _DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)
 _SETTING = re.compile(r"(opset|outputs|sizes|runtime|times|~)\s*(.*)", re.DOTALL)
@@ -63,23 +63,23 @@ class Declaration:
     """Sizes, and names of dynamic dimensions."""
     name: str
     value: str = ""
-    """The text of its elements. Empty for an input with adversarial elements."""
+    """The text of the elements. Empty for an input with adversarial elements."""
 
     @staticmethod
     def of(text: str) -> Declaration:
         """Parse a declaration."""
-        found = _DECLARATION.fullmatch(text)
-        if found is None or found[1].upper() not in ir.DataType.__members__:
+        match = _DECLARATION.fullmatch(text)
+        if match is None or match[1].upper() not in ir.DataType.__members__:
             raise UsageError(f"{text!r} is not a declaration such as float[N,3] x")
-        dims = tuple(d.strip() for d in (found[2] or "").split(",") if d.strip())
-        return Declaration(found[1], dims, found[3], found[4] or "")
+        dims = tuple(d.strip() for d in (match[2] or "").split(",") if d.strip())
+        return Declaration(match[1], dims, match[3], match[4] or "")
 
     def __str__(self) -> str:
         dims = f"[{','.join(self.dims)}]" if self.dims else ""
         return f"{self.dtype}{dims} {self.name}" + f" = {self.value}" * bool(self.value)
 
     def array(self, sizes: dict[str, list[int]]) -> Array:
-        """Return the elements. Random elements only depend on the name."""
+        """Return the elements. The name is the seed of random elements."""
         dtype = ir.DataType[self.dtype.upper()].numpy()
         if dtype.kind == "O":
             raise UsageError(f"{self}: string constants are not supported; make it an input")
@@ -91,9 +91,9 @@ class Declaration:
         is_real = dtype.kind in "fV"
         if self.value.startswith("{"):
             text = self.value.replace("True", "1").replace("False", "0")
-            listed = re.findall(r"[^\s,]+", text.strip("{}"))
-            is_whole = not is_real and all(n.lstrip("-").isdigit() for n in listed)
-            numbers = [int(n) if is_whole else float(n) for n in listed]
+            values = re.findall(r"[^\s,]+", text.strip("{}"))
+            are_integers = not is_real and all(n.lstrip("-").isdigit() for n in values)
+            numbers = [int(n) if are_integers else float(n) for n in values]
             with np.errstate(all="ignore"):
                 return np.resize(np.array(numbers), shape).astype(dtype)
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
@@ -117,8 +117,8 @@ class Example:
     settings: dict[str, str] = field(default_factory=dict)
     after: str = ""
     """The ops that remain after the rules were applied."""
-    place: str = ""
-    """The location of the text, and the changes that were applied to it."""
+    location: str = ""
+    """The location of the text, and the changes that were applied to the text."""
 
     @staticmethod
     def of(text: str) -> Example:
@@ -129,22 +129,22 @@ class Example:
         model, _, changes = text.rpartition("}")
         return _example_of(_parsed(model + "}", text)).changed(changes, text)
 
-    def changed(self, text: str, place: str = "") -> Example:
+    def changed(self, text: str, location: str = "") -> Example:
         """Return a copy of this example with changes.
 
         Args:
             text: The changes and settings.
-            place: The new place. By default, it is the current place with the changes.
+            location: The new location. By default, it is the current location with the changes.
         """
         changes, arrow, after = text.partition("->")
         parts = (dict(self.inputs), dict(self.constants), dict(self.nodes), dict(self.settings))
-        place = place or f"{self.place} with {text}".strip()
-        made = Example(*parts, after.strip() if arrow else self.after, place)
+        location = location or f"{self.location} with {text}".strip()
+        example = Example(*parts, after.strip() if arrow else self.after, location)
         for part in filter(None, map(str.strip, changes.split(";"))):
-            made._change(part)
-        if "outputs" not in made.settings and made.nodes:
-            made.settings["outputs"] = [*made.nodes][-1]
-        return made
+            example._change(part)
+        if "outputs" not in example.settings and example.nodes:
+            example.settings["outputs"] = [*example.nodes][-1]
+        return example
 
     def _change(self, part: str) -> None:
         setting = _SETTING.fullmatch(part)
@@ -162,36 +162,37 @@ class Example:
             if part.startswith(opening):
                 declared, _, part = part[1:].partition(closing)
                 for text in filter(str.strip, re.split(r",\s*(?![^\[{]*[\]}])", declared)):
-                    made = Declaration.of(text.strip())
+                    declaration = Declaration.of(text.strip())
                     if is_moved:
-                        other.pop(made.name, None)
-                    group[made.name] = made
+                        other.pop(declaration.name, None)
+                    group[declaration.name] = declaration
                 part = part.strip()
         if _DECLARATION.fullmatch(part):
-            made = Declaration.of(part)
-            (self.constants if made.name in self.constants else self.inputs)[made.name] = made
+            declaration = Declaration.of(part)
+            group = self.constants if declaration.name in self.constants else self.inputs
+            group[declaration.name] = declaration
         elif part:
             for node in _NODE_END.split(part):
                 self.nodes[node.split(" = ")[0]] = node
 
     def _nodes_in_order(self) -> list[str]:
         """Return the nodes that the outputs need, in topological order."""
-        made = {name: key for key in self.nodes for name in key.split(", ")}
+        producers = {name: key for key in self.nodes for name in key.split(", ")}
         seen = {*self.inputs, *self.constants, ""}
         ordered = list[str]()
         path: list[str] = []  # the nodes from an output to the visited node
 
         def visit(name: str) -> None:
-            if name not in made:
+            if name not in producers:
                 raise UsageError(f"no value has the name {name!r}")
-            text = self.nodes[made[name]]
-            seen.update(made[name].split(", "))
-            path.append(made[name])
-            for read in re.findall(r"\w+", text.partition("(")[2]):
-                if made.get(read) in path and "{" not in text:
-                    raise UsageError(f"value {read!r} depends on itself")
-                if read not in seen and (read in made or "{" not in text):
-                    visit(read)
+            text = self.nodes[producers[name]]
+            seen.update(producers[name].split(", "))
+            path.append(producers[name])
+            for operand in re.findall(r"\w+", text.partition("(")[2]):
+                if producers.get(operand) in path and "{" not in text:
+                    raise UsageError(f"value {operand!r} depends on itself")
+                if operand not in seen and (operand in producers or "{" not in text):
+                    visit(operand)
             path.pop()
             ordered.append(text)
 
@@ -205,8 +206,8 @@ class Example:
     @cached_property
     def sizes(self) -> dict[str, list[int]]:
         """The sizes of dynamic dimensions from the settings."""
-        given = [part.split("=") for part in self.settings.get("sizes", "").split()]
-        return {name: [int(n) for n in numbers.split(",")] for name, numbers in given}
+        pairs = [part.split("=") for part in self.settings.get("sizes", "").split()]
+        return {name: [int(n) for n in numbers.split(",")] for name, numbers in pairs}
 
     @property
     def tolerance(self) -> float:
@@ -220,7 +221,7 @@ class Example:
         Raises:
             UsageError: The text is not valid.
         """
-        with about(self.place):
+        with about(self.location):
             try:
                 return self._instance()
             except ValueError as error:
@@ -240,24 +241,28 @@ class Example:
             model.graph.initializer.append(ir.serde.serialize_tensor(tensor))
         if runtime := self.settings.get("runtime"):
             helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
-        if reason := find_mistake(model):
+        if reason := find_model_error(model):
             raise UsageError(f"the model is not valid: {reason}")
-        feeds = {n: each.array(self.sizes) for n, each in self.inputs.items() if each.value}
+        feeds = {
+            n: declaration.array(self.sizes)
+            for n, declaration in self.inputs.items()
+            if declaration.value
+        }
         return Instance(model, self.sizes, feeds)
 
 
-def _parsed(text: str, shown: str) -> onnx.ModelProto:
+def _parsed(text: str, source: str) -> onnx.ModelProto:
     """Parse a model in ONNX's text form.
 
     Args:
         text: The text.
-        shown: The part of the text that the user has written, for errors.
+        source: The part of the text that the user has written, for errors.
     """
     try:
         return onnx.parser.parse_model(text)
     except onnx.parser.ParseError as error:
         reason = error.args[0].decode().splitlines()[-1]
-        raise UsageError(f"cannot read the model: {reason} {shown}") from error
+        raise UsageError(f"cannot read the model: {reason} {source}") from error
 
 
 def _example_of(model: onnx.ModelProto) -> Example:
@@ -273,12 +278,12 @@ def _example_of(model: onnx.ModelProto) -> Example:
         array = ir.serde.deserialize_tensor(tensor).numpy()
         value = f"{{{', '.join(map(str, array.ravel().tolist()))}}}"
         dtype = ir.DataType(tensor.data_type).name.lower()
-        made = Declaration(dtype, tuple(map(str, array.shape)), tensor.name, value)
-        constants[tensor.name] = made
+        declaration = Declaration(dtype, tuple(map(str, array.shape)), tensor.name, value)
+        constants[tensor.name] = declaration
     nodes = {}
     for node in graph.node:
         node.ClearField("name")
         nodes[", ".join(node.output)] = to_text(node).strip()
     outputs = ", ".join(value.name for value in graph.output)
-    versions = {each.domain: str(each.version) for each in model.opset_import}
+    versions = {opset.domain: str(opset.version) for opset in model.opset_import}
     return Example(inputs, constants, nodes, {"outputs": outputs, "opset": versions.get("", "17")})

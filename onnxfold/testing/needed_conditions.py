@@ -28,7 +28,7 @@ from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
-from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_left, rewrite
+from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, remaining_nodes, rewrite
 
 _MAX_CHANGES = 2000
 """Maximum number of changed models to test for a rule, and of models with two changes."""
@@ -38,42 +38,42 @@ class Need(NamedTuple):
     """The reason why a rule needs a condition."""
 
     condition: str
-    place: str = ""
-    """The place of a model in which only the condition is false, or "" if none was found."""
+    location: str = ""
+    """The location of a model in which only the condition is false, or "" without such a model."""
     reason: str = ""
     """The fault of the rule without the condition."""
 
     def __str__(self) -> str:
-        return f"{self.condition}: without it, {self.reason} ({self.place})"
+        return f"{self.condition}: without it, {self.reason} ({self.location})"
 
 
-def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example]) -> list[Need]:
+def find_needs(rule: Rule, matching: Sequence[Example], refused: Sequence[Example]) -> list[Need]:
     """Return the reasons why a rule needs each of its conditions.
 
     Args:
         rule: The rule.
         matching: Models to which the rule applies. Their changes are tested.
-        others: Models to which the rule does not apply. They are tested without changes.
+        refused: Models to which the rule does not apply. They are tested without changes.
     """
     if not rule.conditions:
         return []
-    found = [Need(text) for text in rule.texts[2]]
+    needs = [Need(text) for text in rule.texts[2]]
     search = _Search(rule, matching)
-    for example, changed in search.candidates(others):
-        if all(need.place for need in found):
+    for example, change_count in search.candidates(refused):
+        if all(need.location for need in needs):
             break
         with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # the model is not valid
-            for k in search.false_alone(example.instance.model):
-                if not found[k].place and (fault := search.fault(k, example, changed)):
-                    found[k] = Need(found[k].condition, example.place, fault)
-    return found
+            for k in search.only_false_conditions(example.instance.model):
+                if not needs[k].location and (fault := search.fault(k, example, change_count)):
+                    needs[k] = Need(needs[k].condition, example.location, fault)
+    return needs
 
 
 def find_false(rule: Rule, model: onnx.ModelProto) -> str:
     """Return a text about the first condition of a rule that is false in a model, or ""."""
     search = _Search(rule, ())
-    search.false_alone(model)
-    false_conditions = [rule.texts[2][min(each)] for each in search.probe.found if each]
+    search.only_false_conditions(model)
+    false_conditions = [rule.texts[2][min(each)] for each in search.probe.false_sets if each]
     return f"{false_conditions[0]} is false or not known" if false_conditions else ""
 
 
@@ -85,7 +85,8 @@ class _Probe(Term):
     """
 
     conditions: Sequence[Term]
-    found: set[frozenset[int]]
+    false_sets: set[frozenset[int]]
+    """The indices of the false conditions of each match."""
 
     def evaluate(self, match: Match) -> bool:
         false_conditions = set()
@@ -94,7 +95,7 @@ class _Probe(Term):
             with contextlib.suppress(Exception):
                 if not match.holds(condition):
                     false_conditions.add(k)
-        self.found.add(frozenset(false_conditions))
+        self.false_sets.add(frozenset(false_conditions))
         return False
 
 
@@ -106,76 +107,96 @@ class _Search:
         self._matching = matching
         self.probe = _Probe(all)
         self.probe.conditions = rule.conditions
-        self.probe.found = set()
+        self.probe.false_sets = set()
         self._probing = replace(rule, conditions=(self.probe,))
-        every = rule.conditions
-        self._without = [
-            replace(rule, conditions=every[:k] + every[k + 1 :]) for k in range(len(every))
+        conditions = rule.conditions
+        self._rules_without = [
+            replace(rule, conditions=conditions[:k] + conditions[k + 1 :])
+            for k in range(len(conditions))
         ]
+        """The rule without each of its conditions."""
         costs = [
-            (_cost(ir.from_proto(example.instance.model)), _cost(made.model))
+            (_cost(ir.from_proto(example.instance.model)), _cost(rewritten.model))
             for example in matching
-            if (made := rewrite([rule], example.instance.model)).report.counts
+            if (rewritten := rewrite([rule], example.instance.model)).report.counts
         ]
         growths = ([b - a for a, b in zip(*pair, strict=True)] for pair in costs)
-        self._usual_growth = [max(each) for each in zip(*growths, strict=True)]
+        self._usual_growth = [max(growth) for growth in zip(*growths, strict=True)]
         """The largest growth of nodes, products and bytes in models to which the rule applies."""
 
-    def candidates(self, others: Sequence[Example]) -> Iterator[tuple[Example, int]]:
+    def candidates(self, refused: Sequence[Example]) -> Iterator[tuple[Example, int]]:
         """Yield examples and the number of changes in each.
 
-        First come ``others``, then changes of the matching examples in turn, then pairs of changes.
+        The refused examples are the first ones. Single changes of the matching examples follow,
+        alternating between the examples. Pairs of changes are the last ones.
         """
-        yield from ((example, 0) for example in others)
-        every = [[(each, change) for change in changes(each)] for each in self._matching]
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*every))
-        for example, change in itertools.islice(filter(None, turns), _MAX_CHANGES):
+        yield from ((example, 0) for example in refused)
+        changes_by_example = [
+            [(each, change) for change in changes(each)] for each in self._matching
+        ]
+        alternating = itertools.chain.from_iterable(itertools.zip_longest(*changes_by_example))
+        for example, change in itertools.islice(filter(None, alternating), _MAX_CHANGES):
             yield example.changed(change), 1
         rng = random.Random(0)
         for _ in range(_MAX_CHANGES):
-            (example, one), (_, other) = rng.sample(rng.choice(every), 2)
-            yield example.changed(f"{one}; {other}"), 2
+            (example, first), (_, second) = rng.sample(rng.choice(changes_by_example), 2)
+            yield example.changed(f"{first}; {second}"), 2
 
-    def false_alone(self, model: onnx.ModelProto) -> set[int]:
-        """Return the conditions that are the only false one of a match.
+    def only_false_conditions(self, model: onnx.ModelProto) -> set[int]:
+        """Return the indices of conditions that are the only false one of a match.
 
-        The result is empty if the rule matches.
+        The result is empty if the rule applies to the model.
         """
-        self.probe.found = set()
+        self.probe.false_sets = set()
         Rewriter(ir.from_proto(model), [self._probing], level=2).run()
-        found = self.probe.found
-        return set() if frozenset() in found else {k for k, *more in found if not more}
+        false_sets = self.probe.false_sets
+        if frozenset() in false_sets:
+            return set()
+        return {k for k, *others in false_sets if not others}
 
-    def fault(self, k: int, example: Example, changed: int) -> str:
-        """Return the fault of the rule without a condition in an example, or ""."""
-        rule = self._without[k]
+    def fault(self, k: int, example: Example, change_count: int) -> str:
+        """Return the fault of the rule without a condition in an example, or "".
+
+        Args:
+            k: The index of the condition.
+            example: The model.
+            change_count: The number of changes in the model.
+
+        Raises:
+            NeverRuns: onnxruntime does not run the model.
+        """
+        rule = self._rules_without[k]
         instance = example.instance
-        made = rewrite([rule], instance.model)
-        report = made.report
+        rewritten = rewrite([rule], instance.model)
+        report = rewritten.report
         if not (report.counts or report.rejected or report.failed_on_invalid):
             return ""
-        find_difference(instance, instance.model)
-        fault = made.find_fault(instance, example.tolerance or LOOSE)
-        if fault or changed > 1:  # with two changes, either can be the cause of higher costs
+        find_difference(instance, instance.model)  # raises NeverRuns if the example does not run
+        fault = rewritten.find_fault(instance, example.tolerance or LOOSE)
+        if fault or change_count > 1:  # with two changes, either can be the cause of higher costs
             return fault
         before = _cost(ir.from_proto(instance.model))
-        after = _cost(made.model)
-        for unit, old, new, usual in zip(
+        after = _cost(rewritten.model)
+        for unit, old, new, usual_growth in zip(
             ("nodes", "products", "bytes"), before, after, self._usual_growth, strict=True
         ):
-            if new > old + max(usual, 0):
+            if new > old + max(usual_growth, 0):
                 return f"{old} {unit} become {new}"
         if before[0] == after[0] > before[0] + self._usual_growth[0]:
             return f"the rule removes none of the {after[0]} nodes"
-        if not changed:
-            every = [r for found in builtin_rule_sets() for r in found if r is not self._rule]
-            with_it, without = (
-                len(nodes_left(rewrite([each, *every], instance.model, levels=(2,)).model))
-                for each in (self._rule, rule)
-            )
-            if without > with_it:
-                return f"{without} nodes remain after all rules, not {with_it}"
+        if not change_count:
+            expected = self._remaining_nodes(self._rule, instance.model)
+            actual = self._remaining_nodes(rule, instance.model)
+            if actual > expected:
+                return f"{actual} nodes remain after all rules, not {expected}"
         return ""
+
+    def _remaining_nodes(self, rule: Rule, model: onnx.ModelProto) -> int:
+        """Return the number of nodes after a variant of the rule and all other rules."""
+        rules = [rule]
+        for rule_set in builtin_rule_sets():
+            rules += [other for other in rule_set if other is not self._rule]
+        return len(remaining_nodes(rewrite(rules, model, levels=(2,)).model))
 
 
 def _multiplies(node: ir.Node) -> bool:

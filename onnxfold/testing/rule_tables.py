@@ -3,7 +3,7 @@
 The first line of a block has the names of the tested rules, and optional settings and changes::
 
     matmul_add ~1e-5                      # applies at level 2 only, with this error
-      for op: Add Sub                     # $op has each of these values in turn
+      for op: Add Sub                     # a block for each value of $op
       for m k: 1 3 | 2 5                  # | separates values with blanks or for several names
       (float[2,3] x) <float[3,4] w, float b = {0.5}> t = MatMul(x, w) y = $op(t, b); opset 13
         -> Gemm                           # the remaining ops
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
     rules: tuple[Rule, ...]
     example: Example
-    stays: bool
+    is_refused: bool
     """Whether the rules must not apply to the model."""
 
 
@@ -69,52 +69,56 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
         with about(f"{path}:{start + 1}"):
             loops = [_loop(line) for _, line in rows if line.startswith("for ")]
         rows = [row for row in rows if not row[1].startswith("for ")]
-        for turn, values in enumerate(itertools.product(*loops), 1):
-            given = dict(itertools.chain.from_iterable(values))
-            suffix = f"-{turn}" * bool(loops)
-            made = [
-                (f"{path}:{number}{suffix}", string.Template(line).safe_substitute(given))
+        for iteration, values in enumerate(itertools.product(*loops), 1):
+            substitutions = dict(itertools.chain.from_iterable(values))
+            suffix = f"-{iteration}" if loops else ""
+            substituted = [
+                (f"{path}:{number}{suffix}", string.Template(line).safe_substitute(substitutions))
                 for number, line in rows
             ]
-            yield from _block(made, by_name)
+            yield from _block(substituted, by_name)
 
 
 def _loop(line: str) -> list[list[tuple[str, str]]]:
-    """Return the names and values of each turn of a line such as ``for a b: 1 2 | 3 4``."""
-    names, _, values = line.removeprefix("for ").partition(":")
-    turns = values.split("|") if "|" in values else values.split()
-    if len(names.split()) == 1:
-        return [[(names.strip(), value.strip())] for value in turns]
-    if any(len(turn.split()) != len(names.split()) for turn in turns):
-        raise UsageError(f"each turn needs {len(names.split())} values: {line!r}")
-    return [list(zip(names.split(), turn.split(), strict=True)) for turn in turns]
+    """Return the names and values of each iteration of a line such as ``for a b: 1 2 | 3 4``."""
+    head, _, tail = line.removeprefix("for ").partition(":")
+    names = head.split()
+    iterations = tail.split("|") if "|" in tail else tail.split()
+    if len(names) == 1:
+        return [[(names[0], value.strip())] for value in iterations]
+    if any(len(values.split()) != len(names) for values in iterations):
+        raise UsageError(f"each iteration requires {len(names)} values: {line!r}")
+    return [list(zip(names, values.split(), strict=True)) for values in iterations]
 
 
 def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator[Case]:
-    (place, head), *others = rows
+    (location, head), *body = rows
     names, _, settings = head.partition(";")
     tolerance = "".join(re.findall(r"~\S+", names))
-    with about(place):
+    with about(location):
         rules = tuple(
             rule for name in names.replace(tolerance, "").split() for rule in _find(name, by_name)
         )
         header = Example().changed(f"{tolerance};{settings}")
-        above = header
-    for place, line in others:
+        previous = header
+    for location, line in body:
         sign, text = (line[0], line[1:]) if line[0] in "+-" else ("", line)
         for part in filter(None, map(str.strip, re.split(r"\s\|\s", text))):
-            with about(place):
-                made = (header if part[0] == "(" else above).changed(part, place)
-            made = made if made.after else replace(made, after=above.after)
-            above = made if part[0] == "(" and not sign else above
-            yield Case(rules, made, sign == "-")
+            is_complete = part.startswith("(")
+            with about(location):
+                example = (header if is_complete else previous).changed(part, location)
+            if not example.after:
+                example = replace(example, after=previous.after)
+            if is_complete and not sign:
+                previous = example
+            yield Case(rules, example, is_refused=sign == "-")
 
 
 def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
     """Return the rule of a name, or the rules of a list that ``each=`` created."""
-    several = [rule for each, rule in by_name.items() if each.removeprefix(f"{name}_").isdigit()]
-    found = [by_name[name]] if name in by_name else several
-    if not found:
+    created = [rule for each, rule in by_name.items() if each.removeprefix(f"{name}_").isdigit()]
+    matches = [by_name[name]] if name in by_name else created
+    if not matches:
         hint = suggestion(name, by_name) if name.isidentifier() else "; indent rows of a block"
         raise UsageError(f"there is no rule {name!r}{hint}")
-    return found
+    return matches

@@ -36,10 +36,13 @@ Array = np.ndarray[Any, Any]
 
 _SIZES = (1, 2, 5, 0)
 """Sizes of a dynamic dimension to test."""
-_SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 65504.0)
-_HOSTILE = (0.0, 0.5, 0.5, 1.0)
+_SPECIAL_FLOATS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 65504.0)
+"""Adversarial elements of floating-point inputs. The last one is the largest float16."""
+_ADVERSARIAL_SHARES = (0.0, 0.5, 0.5, 1.0)
 """The share of adversarial elements in each run. Inexact rules skip the last run."""
-_SECONDS = 60.0
+_MAX_INTEGER_SHARE = 0.6
+"""The share of adversarial integers in a run with only adversarial elements."""
+_MAX_SECONDS = 60.0
 """Limit of wall time for a comparison in another process."""
 LIBRARIES = contextvars.ContextVar[Sequence[str]]("libraries", default=())
 """Paths of shared libraries with custom ops of the models that run."""
@@ -70,10 +73,11 @@ def variants(instance: Instance) -> Iterator[Instance]:
         changed = copy.deepcopy(instance.model)
         graph = changed.graph
         inputs = {value.name for value in changed.graph.input}
-        moved = [tensor for tensor in graph.initializer if tensor.name not in inputs]
-        nodes = [helper.make_node("Constant", [], [each.name], value=each) for each in moved]
-        _set(graph.node, [*nodes, *graph.node])
-        _set(graph.initializer, [each for each in graph.initializer if each.name in inputs])
+        constants = [tensor for tensor in graph.initializer if tensor.name not in inputs]
+        overridable = [tensor for tensor in graph.initializer if tensor.name in inputs]
+        nodes = [helper.make_node("Constant", [], [each.name], value=each) for each in constants]
+        _replace_elements(graph.node, [*nodes, *graph.node])
+        _replace_elements(graph.initializer, overridable)
         yield instance._replace(model=changed)
     if instance.model.opset_import[0].version >= 11:
         changed = copy.deepcopy(instance.model)
@@ -83,16 +87,16 @@ def variants(instance: Instance) -> Iterator[Instance]:
             branches[name] = compose.add_prefix_graph(
                 graph, f"{name}_", rename_inputs=False, rename_initializers=False
             )
-            for inherited in (branches[name].input, branches[name].initializer):
-                _set(inherited, [])
+            for field in (branches[name].input, branches[name].initializer):
+                _replace_elements(field, [])
         outputs = [value.name for value in graph.output]
-        _set(graph.node, [helper.make_node("If", ["condition"], outputs, **branches)])
+        _replace_elements(graph.node, [helper.make_node("If", ["condition"], outputs, **branches)])
         graph.input.append(helper.make_tensor_value_info("condition", onnx.TensorProto.BOOL, []))
         feeds = {**instance.feeds, "condition": np.array(True)}
         yield Instance(changed, instance.sizes, feeds, copies=2)
 
 
-def _set(field: Any, elements: list[Any]) -> None:
+def _replace_elements(field: Any, elements: list[Any]) -> None:
     del field[:]
     field.extend(elements)
 
@@ -113,7 +117,7 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
     request = np.frombuffer(pickle.dumps((instance, other, tolerance, LIBRARIES.get())), np.uint8)
     try:
         (runs, answer), _ = isolated.run(
-            f"{__name__}:compare_pickled", None, [request], seconds=_SECONDS, keep=True
+            f"{__name__}:compare_pickled", None, [request], seconds=_MAX_SECONDS, keep=True
         )
     except isolated.Failure as failure:
         runs = instance.model != other
@@ -134,7 +138,7 @@ def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[A
     register_custom_ops(options, libraries)
     after = None
     reason = ""
-    seeds = range(len(_HOSTILE) - (tolerance > 0))
+    seeds = range(len(_ADVERSARIAL_SHARES) - (tolerance > 0))
     try:
         before = open_session(instance.model.SerializeToString(), options)
     except Exception as error:  # onnxruntime's exceptions have no common base class
@@ -145,29 +149,29 @@ def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[A
             expected = before.run(None, feeds)
         except Exception as error:
             reason = message_of(error)
-            continue  # these sizes may not be compatible
+            continue  # the sizes may not be compatible
         try:
             after = after or open_session(other.SerializeToString(), options)
-            found = after.run(None, feeds)
+            actual = after.run(None, feeds)
         except Exception as error:
             if after is None or 0 not in sizes.values():
                 return (True, f"onnxruntime fails: {message_of(error)}"), []
-            continue  # onnxruntime's MatMul of unsigned integers fails without elements
-        for old, new in zip(expected, found, strict=True):
+            continue  # onnxruntime's MatMul of unsigned integers fails on empty operands
+        for old, new in zip(expected, actual, strict=True):
             results = compare_values(old, new, Tolerance())
-            lists = (each if isinstance(each, list) else [each] for each in (old, new))
-            for result, one, other in zip(results, *lists, strict=False):
-                if fault := _fault(result, one, other, tolerance):
+            lists = (value if isinstance(value, list) else [value] for value in (old, new))
+            for result, old_array, new_array in zip(results, *lists, strict=False):
+                if fault := _fault(result, old_array, new_array, tolerance):
                     return (True, f"{fault} at {sizes}" if sizes else fault), []
     return (after is not None, reason if after is None else ""), []
 
 
-def _fault(result: OutputResult, expected: Array, found: Array, tolerance: float) -> str:
-    """Return a text about the difference of a result, or "" if it is within the tolerance."""
+def _fault(result: OutputResult, expected: Array, actual: Array, tolerance: float) -> str:
+    """Return a description of the difference of a result, or "" within the tolerance."""
     if result.note is not None or result.bit_equal:
         return result.note or ""
     if not tolerance or result.max_ulp is None:
-        pairs = zip(map(str, np.ravel(expected)), map(str, np.ravel(found)), strict=True)
+        pairs = zip(map(str, np.ravel(expected)), map(str, np.ravel(actual)), strict=True)
         first = next((f" ({a} becomes {b})" for a, b in pairs if a != b), "")
         return f"{result.differing} of {result.elements} elements differ{first}"
     magnitudes = np.abs(expected.astype(np.float64))
@@ -178,19 +182,19 @@ def _fault(result: OutputResult, expected: Array, found: Array, tolerance: float
 def _size_choices(instance: Instance) -> list[dict[str, int]]:
     """Return combinations of sizes of dynamic dimensions.
 
-    All combinations are tested of two dimensions, and some of more.
+    The result has all combinations for two dimensions, and some for more dimensions.
     """
     inputs = (value.type.tensor_type.shape.dim for value in instance.model.graph.input)
     names = dict.fromkeys(d.dim_param for dims in inputs for d in dims if d.dim_param)
     lists = {name: instance.sizes.get(name, _SIZES) for name in names}
-    turns = range(max(map(len, lists.values()), default=1))
-    found: list[dict[str, int]] = []
-    for shift, turn in itertools.product(turns, turns):
+    indices = range(max(map(len, lists.values()), default=1))
+    choices: list[dict[str, int]] = []
+    for shift, index in itertools.product(indices, indices):
         items = enumerate(lists.items())
-        sizes = {name: each[(turn + k * shift) % len(each)] for k, (name, each) in items}
-        if sizes not in found:
-            found.append(sizes)
-    return found
+        sizes = {name: options[(index + k * shift) % len(options)] for k, (name, options) in items}
+        if sizes not in choices:
+            choices.append(sizes)
+    return choices
 
 
 def _feeds(instance: Instance, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
@@ -200,14 +204,15 @@ def _feeds(instance: Instance, sizes: Mapping[str, int], seed: int) -> dict[str,
         if value.name not in feeds:
             tensor = value.type.tensor_type
             shape = [sizes.get(d.dim_param, d.dim_value) for d in tensor.shape.dim]
-            feeds[value.name] = _elements(shape, ir.DataType(tensor.elem_type), rng, _HOSTILE[seed])
+            dtype = ir.DataType(tensor.elem_type)
+            feeds[value.name] = _elements(shape, dtype, rng, _ADVERSARIAL_SHARES[seed])
     return feeds
 
 
 def _elements(
-    shape: Sequence[int], dtype: ir.DataType, rng: np.random.Generator, hostile: float
+    shape: Sequence[int], dtype: ir.DataType, rng: np.random.Generator, share: float
 ) -> Array:
-    """Return random elements. ``hostile`` is the share of adversarial ones."""
+    """Return random elements, with a share of adversarial ones."""
     if dtype in (ir.DataType.BOOL, ir.DataType.STRING):
         kind = bool if dtype == ir.DataType.BOOL else str
         return np.asarray(rng.random(shape) < 0.5).astype(kind)
@@ -215,13 +220,15 @@ def _elements(
         low, end = integer_range(dtype)
         small = rng.integers(max(-9, low), min(9, end), shape)
         special = rng.choice(np.array([low, end - 1, 0, 1], dtype.numpy()), shape)
-        return np.where(rng.random(shape) < 0.6 * hostile, special, small.astype(dtype.numpy()))
+        is_special = rng.random(shape) < _MAX_INTEGER_SHARE * share
+        return np.where(is_special, special, small.astype(dtype.numpy()))
     limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
     limited = [1e-40, float(limits.smallest_normal), float(limits.smallest_subnormal)]
-    limited += [float(limits.max)] * (hostile == 1)  # an inexact rule may let it overflow
-    special = np.resize(rng.permutation([*_SPECIAL, *limited, *np.negative(limited)]), shape)
+    if share == 1:  # inexact rules skip this run, because the largest number may overflow
+        limited.append(float(limits.max))
+    special = np.resize(rng.permutation([*_SPECIAL_FLOATS, *limited, *np.negative(limited)]), shape)
     array = random_floats(rng, dtype, shape) * np.asarray(4, dtype.numpy())
-    return np.where(rng.random(shape) < hostile, special, array).astype(dtype.numpy())
+    return np.where(rng.random(shape) < share, special, array).astype(dtype.numpy())
 
 
 # -------------------------------------------------------------------- models after rules
@@ -244,15 +251,15 @@ class Rewritten(NamedTuple):
         Raises:
             NeverRuns: onnxruntime does not run the model before the rules.
         """
-        for found, fault in (
+        for failures, fault in (
             (self.report.rejected, "the result has a different dtype or shape"),
             (self.report.failed_on_invalid, "the rule raises an exception"),
             (self.report.loops, "the rules undo each other repeatedly"),
         ):
-            if found:
+            if failures:
                 return fault
         after = ir.to_proto(self.model)
-        if reason := find_mistake(after):
+        if reason := find_model_error(after):
             find_difference(before, before.model)  # raises NeverRuns if the original is not valid
             return f"the model is not valid: {reason}"
         return find_difference(before, after, tolerance * (self.level > 1))
@@ -269,15 +276,15 @@ def _first_opsets() -> Mapping[str, int]:
     first: dict[str, int] = {}
     for schema in onnxruntime_pybind11_state.get_all_operator_schema():
         if not schema.domain:
-            known = first.get(schema.name, schema.since_version)
-            first[schema.name] = min(known, schema.since_version)
+            previous = first.get(schema.name, schema.since_version)
+            first[schema.name] = min(previous, schema.since_version)
     return first
 
 
 def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which ops that only onnxruntime has are in a domain that onnx ignores."""
+    """Return a copy in which ops of onnxruntime that onnx lacks are in a domain that it ignores."""
     changed = copy.deepcopy(model)
-    (version,) = (each.version for each in model.opset_import if not each.domain)
+    (version,) = (opset.version for opset in model.opset_import if not opset.domain)
     graphs = [changed.graph]
     is_changed = False
     while graphs:
@@ -288,26 +295,26 @@ def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
             if _first_opsets().get(node.op_type, version + 1) <= version:
                 node.domain = _OTHER_DOMAIN
                 is_changed = True
-    if is_changed and all(each.domain != _OTHER_DOMAIN for each in model.opset_import):
+    if is_changed and all(opset.domain != _OTHER_DOMAIN for opset in model.opset_import):
         changed.opset_import.append(helper.make_opsetid(_OTHER_DOMAIN, 1))
     return changed
 
 
-def find_mistake(model: onnx.ModelProto) -> str:
+def find_model_error(model: onnx.ModelProto) -> str:
     """Return the reason why onnx rejects a model or dtypes in it, or ""."""
-    known = _without_additions(model)
-    checked = copy.deepcopy(known)
+    compatible = _without_additions(model)
+    checked = copy.deepcopy(compatible)
     for output in checked.graph.output:  # the checker requires a type, but does not compare it
         output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, []))
     try:
         onnx.checker.check_model(checked)
-        onnx.shape_inference.infer_shapes(known, check_type=True)
+        onnx.shape_inference.infer_shapes(compatible, check_type=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return message_of(error)
     return ""
 
 
-def nodes_left(model: ir.Model) -> list[ir.Node]:
+def remaining_nodes(model: ir.Model) -> list[ir.Node]:
     """Return the nodes of the main graph whose results are not constant."""
     constness = facts_of(model).constness
     return [node for node in model.graph if not all(map(constness.is_constant, node.outputs))]

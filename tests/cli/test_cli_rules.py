@@ -59,7 +59,7 @@ def test_unnecessary_condition(check):
     assert result.code == 1
     assert "  needs c.number > 0: without it, " in result.out
     assert result.out.count("FAULT") == 1
-    assert "  FAULT ~x.is_constant: no model shows that it is needed; add one, or " in result.out
+    assert "  FAULT ~x.is_constant: no model requires the condition; add a model, or " in result.out
 
 
 def test_invalid_tables_are_refused(check):

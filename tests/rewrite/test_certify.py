@@ -25,7 +25,7 @@ def add_to_transposed(x, c: Constant):
 
 
 def test_a_condition_that_no_model_needs():
-    message = "~x.is_constant: no model shows that it is needed; add one, or leave it out"
+    message = "~x.is_constant: no model requires the condition; add a model, or remove it"
     with pytest.raises(AssertionError, match=message) as error:
         certify(max_of_relu, RELU)
     reason = "needs c.number > 0: without it, 3 of 3 elements differ (0.0 becomes -0.0) at {'N': 1}"

@@ -40,7 +40,7 @@ from onnxfold.testing.rule_tables import read_table
 CASES = [*read_table(Path(rules.__file__).with_suffix(".txt"), rule_set_of(rules))]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: Path(case.example.place).name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: Path(case.example.location).name)
 def test_row(case):
     check(case, changed=0)
 

@@ -119,7 +119,7 @@ def is_exception(rule, condition):
 
 def assert_needs_conditions(rule):
     needs = find_needs(rule, *EXAMPLES[rule])
-    unseen = [need.condition for need in needs if not need.place]
+    unseen = [need.condition for need in needs if not need.location]
     assert not [each for each in unseen if not is_exception(rule, each)], rule.label
 
 

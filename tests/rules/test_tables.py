@@ -35,11 +35,11 @@ CASES = [case for path in TABLES for case in read_table(path, RULES)]
 EXAMPLES = defaultdict(lambda: ([], []))
 for _case in CASES:
     for _rule in _case.rules:
-        EXAMPLES[_rule][_case.stays].append(_case.example)
+        EXAMPLES[_rule][_case.is_refused].append(_case.example)
 CHANGES, SEED = (int(os.environ.get(name, n)) for name, n in (("CHANGES", 4), ("SEED", 0)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=[Path(c.example.place).name for c in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[Path(c.example.location).name for c in CASES])
 def test_row(case):
     if OLD_ONNXRUNTIME and any(rule.name.startswith(FAULTY) for rule in case.rules):
         pytest.skip("onnxruntime 1.23 fails on some models with few elements, doubles or padding")

@@ -58,7 +58,7 @@ def _rule_rows() -> list[list[Any]]:
     for table in sorted((_TESTS / "rules").glob("*.txt")):
         for case in read_table(table, rules):
             for rule in case.rules:
-                rows[rule.name] += [case.example] * (1 if case.stays else 3)
+                rows[rule.name] += [case.example] * (1 if case.is_refused else 3)
     return list(rows.values())
 
 

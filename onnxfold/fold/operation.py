@@ -105,7 +105,7 @@ class Operation(Deferred):
         if self.kind is Kind.ELEMENTWISE:
             arrays, shape = collapse(arrays)
         n_outputs = len(self.node.outputs)
-        computed = self.kernel(arrays, self.attributes, n_outputs=n_outputs, most_bytes=max_bytes)
+        computed = self.kernel(arrays, self.attributes, n_outputs=n_outputs, max_bytes=max_bytes)
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:

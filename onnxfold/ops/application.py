@@ -15,7 +15,7 @@ from onnxfold.ir.symbolic.fact import Array, Fact, Shape, of_type
 
 
 class Undecided(Exception):
-    """Raised if a definition cannot infer the results; onnx infers them then."""
+    """Raised if a definition cannot infer the results, so that onnx infers them."""
 
 
 INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -39,7 +39,9 @@ class Application:
     """Returns the results of onnx's shape inference; None if it is not available."""
 
     equal_size_pairs: list[tuple[Number, Number]] | None = None
-    """Pairs of sizes that must be equal, because the node fails otherwise; None: not collected."""
+    """Pairs of sizes that must be equal, because the node fails otherwise.
+
+    None if they are not collected."""
 
     def input(self, k: int) -> Fact | None:
         """Return the fact of an input; None if it is omitted."""
@@ -92,8 +94,8 @@ class Application:
         """Return the broadcast shape of several shapes."""
         result: list[Number] = [1] * max(map(len, shapes), default=0)
         for shape in shapes:
-            first = len(result) - len(shape)
-            for axis, size in enumerate(shape, first):
+            offset = len(result) - len(shape)
+            for axis, size in enumerate(shape, offset):
                 if 1 not in (size, result[axis]):
                     self.require_equal(result[axis], size)
                 result[axis] = self.algebra.broadcast(result[axis], size)
@@ -136,13 +138,13 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def each(function: Callable[..., Number], *arrays: Array) -> Array:
+def map_elements(function: Callable[..., Number], *arrays: Array) -> Array:
     """Apply a function to the elements of broadcast arrays."""
     return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
 def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value; a tensor as an array, or as None if it has no type."""
+    """Return an attribute's value. A tensor becomes an array, or None if it has no type."""
     value = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
         return None if value.dtype is ir.DataType.UNDEFINED else value.numpy()

@@ -12,12 +12,12 @@ from onnxfold.ops.traits import ELEMENTWISE, WITHOUT_ARITHMETIC, Trait
 
 
 class Aspects(NamedTuple):
-    """The aspects of an op that its definition overrides; the others are the defaults of `Op`."""
+    """The aspects of an op that its definition overrides. All others have the defaults of `Op`."""
 
     domain: str
     op_type: str
     shape: str
-    """The package that infers the results: "onnxfold" or "onnx"; "" for no inference."""
+    """The package that infers the results: "onnxfold", "onnx", or "" if they are not inferred."""
     has_numpy_kernel: bool
     """Whether NumPy computes constants instead of onnxruntime."""
     has_own_failures: bool
@@ -38,20 +38,20 @@ def aspects() -> Iterator[Aspects]:
     defined = {(definition.domain, definition.op_type) for definition in all_definitions()}
     for domain, op_type in sorted({*schemas, *defined}):
         definition = find(op_type, domain)
-        cls = type(definition)
-        has_shape = cls.shape is not Op.shape or Trait.LIKE_FIRST in definition.traits
+        op_class = type(definition)
+        has_shape = op_class.shape is not Op.shape or Trait.LIKE_FIRST in definition.traits
         schema = schemas.get((domain, op_type))
         by_onnx = schema is not None and schema.has_type_and_shape_inference_function
         inferred_by = "onnx" if by_onnx else ""
         if has_shape:
             inferred_by = "onnxfold"
-        has_cost = cls.cost is not Op.cost or bool(definition.traits & WITHOUT_ARITHMETIC)
+        has_cost = op_class.cost is not Op.cost or bool(definition.traits & WITHOUT_ARITHMETIC)
         yield Aspects(
             domain,
             op_type,
             inferred_by,
             definition.kernel is not None,
-            cls.can_fail is not Op.can_fail or Trait.READS_AT_FLOATS in definition.traits,
+            op_class.can_fail is not Op.can_fail or Trait.READS_AT_FLOATS in definition.traits,
             has_cost,
-            cls.on_bases is not Op.on_bases or bool(definition.traits & ELEMENTWISE),
+            op_class.on_bases is not Op.on_bases or bool(definition.traits & ELEMENTWISE),
         )

@@ -52,10 +52,10 @@ class Broadcast:
         Raises:
             Undecided: One of these sizes is not a number.
         """
-        found = {axis for axis in axes if axis in self.uniform and self.shape[axis] != 1}
-        if not all(isinstance(self.shape[axis], int) for axis in found):
+        repeated = {axis for axis in axes if axis in self.uniform and self.shape[axis] != 1}
+        if not all(isinstance(self.shape[axis], int) for axis in repeated):
             raise Undecided
-        return frozenset(found)
+        return frozenset(repeated)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class OperandBases:
     application: Application
     """The facts of the operands, and the attributes."""
     operands: Sequence[Broadcast | None]
-    """The operands; None for omitted ones, and for those that are not broadcasts of constants."""
+    """The operands; None if an operand is omitted, or is not a broadcast of a constant."""
     result: Shape
     """The shape of the first result."""
 
@@ -128,11 +128,11 @@ def elementwise(a: OperandBases) -> OpOnBases:
 
 
 def uniform_in_all(operands: Iterable[Broadcast], rank: int) -> Axes:
-    """Return the axes of a result that are uniform in all operands, which broadcast."""
+    """Return the axes of a result that are uniform in all operands after broadcasting."""
     varying = set[int]()
     for operand in operands:
-        first = rank - operand.rank
-        varying.update(first + k for k in range(operand.rank) if k not in operand.uniform)
+        offset = rank - operand.rank
+        varying.update(offset + k for k in range(operand.rank) if k not in operand.uniform)
     return frozenset(range(rank)) - varying
 
 
@@ -177,20 +177,22 @@ def _groups(algebra: Algebra, shape: Shape, result: Shape) -> list[tuple[range, 
         raise Undecided
     groups = []
     start = 0
-    first = 0
-    while start < len(shape) or first < len(result):
+    result_start = 0
+    while start < len(shape) or result_start < len(result):
         ends = [
-            (end, last)
+            (end, result_end)
             for end in range(start, len(shape) + 1)
-            for last in range(first, len(result) + 1)
-            if end > start or last > first
+            for result_end in range(result_start, len(result) + 1)
+            if end > start or result_end > result_start
         ]
         ends.sort(key=sum)
-        for end, last in ends:
-            if algebra.product(shape[start:end]) == algebra.product(result[first:last]):
-                groups.append((range(start, end), range(first, last)))
+        for end, result_end in ends:
+            sizes = shape[start:end]
+            result_sizes = result[result_start:result_end]
+            if algebra.product(sizes) == algebra.product(result_sizes):
+                groups.append((range(start, end), range(result_start, result_end)))
                 start = end
-                first = last
+                result_start = result_end
                 break
         else:
             raise Undecided

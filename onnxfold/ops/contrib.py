@@ -16,7 +16,7 @@ from onnxfold.ops.products import Product, multiply_accumulates
 from onnxfold.ops.traits import Trait
 
 
-def _name(*op_types: str) -> tuple[str, ...]:
+def _names(*op_types: str) -> tuple[str, ...]:
     """Return the names prefixed with the domain."""
     return tuple(f"com.microsoft::{op_type}" for op_type in op_types)
 
@@ -24,15 +24,15 @@ def _name(*op_types: str) -> tuple[str, ...]:
 # Activations and normalizations
 
 
-@op(*_name("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), traits=Trait.LIKE_FIRST | Trait.HEAVY)
-@op(*_name("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), traits=Trait.LIKE_FIRST)
-@op(*_name("RotaryEmbedding", "Trilu"), traits=Trait.LIKE_FIRST)
-@op(*_name("MoE", "QMoE"), traits=Trait.LIKE_FIRST | Trait.UNBOUNDED)
+@op(*_names("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), traits=Trait.LIKE_FIRST | Trait.HEAVY)
+@op(*_names("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), traits=Trait.LIKE_FIRST)
+@op(*_names("RotaryEmbedding", "Trilu"), traits=Trait.LIKE_FIRST)
+@op(*_names("MoE", "QMoE"), traits=Trait.LIKE_FIRST | Trait.UNBOUNDED)
 class LikeFirst(Op):
     """An op whose result has the type of the first operand."""
 
 
-@op(*_name("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), traits=Trait.HEAVY)
+@op(*_names("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), traits=Trait.HEAVY)
 class SkipNormalization(Op):
     """A normalization of the sum of two operands."""
 
@@ -46,13 +46,13 @@ class SkipNormalization(Op):
 # Products
 
 
-@op(*_name("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul"), traits=Trait.MULTIPLIES)
-@op(*_name("TransposeMatMul"), traits=Trait.MULTIPLIES)
+@op(*_names("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul"), traits=Trait.MULTIPLIES)
+@op(*_names("TransposeMatMul"), traits=Trait.MULTIPLIES)
 class FusedProduct(Product):
     """A product of matrices, and further ops on the result."""
 
 
-@op(*_name("MatMulIntegerToFloat"), traits=Trait.MULTIPLIES)
+@op(*_names("MatMulIntegerToFloat"), traits=Trait.MULTIPLIES)
 class MatMulIntegerToFloat(Product):
     """A product of quantized matrices."""
 
@@ -61,7 +61,7 @@ class MatMulIntegerToFloat(Product):
         return a.like(shape, 2)
 
 
-@op(*_name("MatMulNBits"), traits=Trait.MULTIPLIES)
+@op(*_names("MatMulNBits"), traits=Trait.MULTIPLIES)
 class MatMulNBits(Op):
     """A product of rows and a matrix that is quantized in blocks."""
 
@@ -83,7 +83,7 @@ class MatMulNBits(Op):
 # Attention
 
 
-@op(*_name("Attention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
+@op(*_names("Attention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class Attention(Op):
     """Attention with the projections of queries, keys and values."""
 
@@ -97,7 +97,7 @@ class Attention(Op):
         return _first_only(a, (batch, length, size))
 
 
-@op(*_name("GroupQueryAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
+@op(*_names("GroupQueryAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class GroupQueryAttention(Op):
     """Attention whose keys and values are shared by groups of queries."""
 
@@ -124,7 +124,7 @@ class GroupQueryAttention(Op):
         return [result, cache, cache, UNKNOWN][: a.n_outputs]
 
 
-@op(*_name("MultiHeadAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
+@op(*_names("MultiHeadAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class MultiHeadAttention(Op):
     """Attention of several heads."""
 
@@ -147,7 +147,7 @@ def _first_only(a: Application, shape: Sequence[Number]) -> Sequence[Fact]:
 # Quantized ops. Each tensor is followed by its scale and zero point.
 
 
-@op(*_name("QLinearAdd", "QLinearMul"))
+@op(*_names("QLinearAdd", "QLinearMul"))
 class QuantizedBinary(Op):
     """A sum or a product of quantized tensors that broadcast."""
 
@@ -157,7 +157,7 @@ class QuantizedBinary(Op):
         return a.like(a.broadcast(a.shape(0), a.shape(3)))
 
 
-@op(*_name("QLinearConcat"))
+@op(*_names("QLinearConcat"))
 class QuantizedConcat(Op):
     """A concatenation of quantized tensors."""
 
@@ -172,7 +172,7 @@ class QuantizedConcat(Op):
         return a.like((*first[:axis], size, *first[axis + 1 :]), 1)
 
 
-@op(*_name("QLinearGlobalAveragePool"))
+@op(*_names("QLinearGlobalAveragePool"))
 class QuantizedGlobalPool(Op):
     """The mean of each channel of quantized images."""
 
@@ -189,7 +189,7 @@ class QuantizedGlobalPool(Op):
 # Recurrent networks
 
 
-@op(*_name("DynamicQuantizeLSTM"), traits=Trait.UNBOUNDED)
+@op(*_names("DynamicQuantizeLSTM"), traits=Trait.UNBOUNDED)
 class DynamicQuantizeLSTM(Op):
     """A recurrent layer with quantized weights."""
 
@@ -203,7 +203,7 @@ class DynamicQuantizeLSTM(Op):
         return [states, last, last][: a.n_outputs]
 
 
-@op(*_name("LinearAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
+@op(*_names("LinearAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class LinearAttention(Op):
     """An attention with a recurrence on keys and values instead of a softmax."""
 
@@ -224,7 +224,7 @@ class LinearAttention(Op):
         return [result, *_state(a, state)][: a.n_outputs]
 
 
-@op(*_name("CausalConvWithState"), traits=Trait.UNBOUNDED)
+@op(*_names("CausalConvWithState"), traits=Trait.UNBOUNDED)
 class CausalConvWithState(Op):
     """A convolution of each channel over the current and earlier positions."""
 

@@ -22,7 +22,7 @@ from onnxfold.ops.numpy_kernels import Array, DType, KernelResult, Kind, NumpyKe
 from onnxfold.ops.traits import ELEMENTWISE, WITHOUT_ARITHMETIC, Trait
 from onnxfold.support.forks import cached_property
 
-_NONE = Trait(0)
+_NO_TRAITS = Trait(0)
 
 StaticShape = tuple[int, ...]
 Axis = tuple[int, int]
@@ -126,10 +126,11 @@ class Op:
     may_be_random: ClassVar[bool] = False
     """Whether attributes or operands of a node determine if its results are random."""
     excludes_negative_zero: ClassVar[tuple[int, ...]] = ()
-    """Indices of operands; if one of them has no element -0.0, the result has none either."""
+    """Indices of operands. If one of them has no element -0.0, the result has none either."""
     restricted_constants: ClassVar[tuple[int, ...]] = ()
-    """Indices of operands for which runtimes accept only certain constants; see
-    `accepts_constant`."""
+    """Indices of operands for which runtimes accept only certain constants.
+
+    See `accepts_constant`."""
     overwritten: ClassVar[tuple[int, ...]] = ()
     """Indices of operands that onnxruntime may overwrite; see `overwrites`."""
 
@@ -138,7 +139,7 @@ class Op:
         op_type: str,
         domain: str = "",
         since: int = 1,
-        traits: Trait = _NONE,
+        traits: Trait = _NO_TRAITS,
         deterministic: bool | None = None,
     ) -> None:
         self.op_type = op_type
@@ -168,8 +169,8 @@ class Op:
 
     def require_sizes(self, a: Application) -> None:
         """Record the sizes that the other operands of an op with `Trait.LIKE_FIRST` must have."""
-        _, *others = a.shapes()
-        a.may_fail_unless(all(shape in ((), (1,)) for shape in others))
+        _, *other_shapes = a.shapes()
+        a.may_fail_unless(all(shape in ((), (1,)) for shape in other_shapes))
 
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
@@ -300,7 +301,7 @@ class Op:
     # Uses of elements, for random inputs of models
 
     def carries(self, index: int) -> bool:
-        """Return whether results contain elements of an operand, also converted or clamped ones."""
+        """Return whether results contain elements of an operand, perhaps converted or clamped."""
         return index in self.moved_inputs(index + 1)
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | ElementBound | None:
@@ -347,10 +348,10 @@ _C = TypeVar("_C", bound=type[Op])
 
 
 def register(definition: Op) -> None:
-    """Add a definition; it replaces a definition for the same op and opset."""
+    """Add a definition, or replace the definition for the same op and opset."""
     key = (definition.domain, definition.op_type)
-    others = [d for d in _DEFINITIONS.get(key, ()) if d.since != definition.since]
-    _DEFINITIONS[key] = sorted([*others, definition], key=lambda d: d.since)
+    kept = [d for d in _DEFINITIONS.get(key, ()) if d.since != definition.since]
+    _DEFINITIONS[key] = sorted([*kept, definition], key=lambda d: d.since)
     find.cache_clear()
     ops_with.cache_clear()
 
@@ -358,7 +359,7 @@ def register(definition: Op) -> None:
 def op(
     *names: str,
     since: int = 1,
-    traits: Trait = _NONE,
+    traits: Trait = _NO_TRAITS,
     deterministic: bool | None = None,
 ) -> Callable[[_C], _C]:
     """Register the decorated subclass of `Op` as the definition of ops.
@@ -406,16 +407,16 @@ def _load_missing() -> None:
 
 @functools.lru_cache(maxsize=8192)
 def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
-    """Return the definition of an op at an opset of its domain; without an opset, the newest one.
+    """Return the definition of an op at an opset of its domain, by default the newest one.
 
-    An op without a definition gets the defaults of `Op`.
+    The result for an op without a definition has the defaults of `Op`.
     """
     name = "" if domain == "ai.onnx" else domain
     if (name, op_type) not in _DEFINITIONS and name not in _KNOWN_DOMAINS:
         _load_missing()
     definitions = _DEFINITIONS.get((name, op_type), ())
-    valid = [d for d in definitions if opset is None or d.since <= opset]
-    return valid[-1] if valid else Op(op_type, name)
+    applicable = [d for d in definitions if opset is None or d.since <= opset]
+    return applicable[-1] if applicable else Op(op_type, name)
 
 
 def definition_of(node: ir.Node) -> Op:
@@ -426,15 +427,15 @@ def definition_of(node: ir.Node) -> Op:
 @functools.cache
 def ops_with(traits: Trait) -> tuple[str, ...]:
     """Return the names of the ops of the ONNX domain that have all these traits."""
-    found = [
+    newest = [
         definitions[-1]
         for (domain, _), definitions in _DEFINITIONS.items()
         if not domain and traits in definitions[-1].traits
     ]
-    return tuple(sorted(definition.op_type for definition in found))
+    return tuple(sorted(definition.op_type for definition in newest))
 
 
 def all_definitions() -> list[Op]:
     """Return all registered definitions, sorted by domain, op type and opset."""
-    found = [d for definitions in _DEFINITIONS.values() for d in definitions]
-    return sorted(found, key=lambda d: (d.domain, d.op_type, d.since))
+    unsorted = [d for definitions in _DEFINITIONS.values() for d in definitions]
+    return sorted(unsorted, key=lambda d: (d.domain, d.op_type, d.since))

@@ -29,7 +29,7 @@ from onnxfold.ops.application import (
     axis_of,
     constant_array,
     constant_number,
-    each,
+    map_elements,
 )
 from onnxfold.ops.bases import BaseOfResult, OperandBases, along_axes, elementwise
 from onnxfold.ops.definition import NodeProperties, Op, OperandChecks, find, op
@@ -63,17 +63,17 @@ from onnxfold.support.arrays import distinct
 from onnxfold.support.cpu_family import CpuFamily, cpu_family
 
 _LOGICAL = frozenset((BOOL,))
-_BROADCASTS = 7
-"""The first opset with broadcasting by default; onnxruntime does not support earlier ones."""
-_DOUBLE_EXACT = 1 << 53
+_BROADCASTING_OPSET = 7
+"""The first opset with broadcasting by default. onnxruntime does not support earlier ones."""
+_EXACT_IN_FLOAT64 = 1 << 53
 """All integers up to this absolute value are exact in float64."""
-_LARGEST_BOUNDARY = 1 << 31
+_MAX_BOUNDARY = 1 << 31
 """Maximum absolute value of a boundary value of a comparison."""
 _NUMERALS = ["0", "1", "7"]
 """Strings that a Cast can convert to numbers."""
 
 
-def _proven(
+def _exact_dtypes(
     dtypes: frozenset[DType], inexact_on_arm64: frozenset[DType] = frozenset()
 ) -> frozenset[DType]:
     """Return the dtypes for which a kernel is exact on the CPU of this process."""
@@ -98,11 +98,11 @@ class Unary(Op):
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes."""
-        return kind_on(_proven(self.accepted, self.inexact_on_arm64), dtypes)
+        return kind_on(_exact_dtypes(self.accepted, self.inexact_on_arm64), dtypes)
 
     def compute(self, x: Array) -> Array:
         """Return the function of each element."""
-        require(x, _proven(self.accepted, self.inexact_on_arm64))
+        require(x, _exact_dtypes(self.accepted, self.inexact_on_arm64))
         return np.asarray(self.function(x))
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
@@ -114,15 +114,14 @@ class _OfSizes(Op):
     """An op with one operand whose elements may be symbolic sizes or booleans."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Keep the dtype and shape of the operand; compute symbolic elements."""
+        """Return the dtype and shape of the operand, and compute symbolic elements."""
         algebra = a.algebra
         fact = a.fact(0)
         items = fact.objects if fact.dtype in SIZE_DTYPES else None
         if items is None or fact.dtype is None or not all(map(algebra.is_size, items.flat)):
             return a.like(fact.shape)
-        return [
-            of_items(each(functools.partial(self.of_size, algebra), items), fact.dtype, algebra)
-        ]
+        results = map_elements(functools.partial(self.of_size, algebra), items)
+        return [of_items(results, fact.dtype, algebra)]
 
     def of_size(self, algebra: Algebra, a: Number) -> Number:
         """Return the result for a size or a boolean."""
@@ -220,14 +219,14 @@ class Classification(Op):
 
 
 class Broadcasting(Op):
-    """An op with broadcasting; the dtype of the first operand determines that of the result."""
+    """An op with broadcasting. The dtype of the first operand determines that of the result."""
 
     is_exact: ClassVar[bool] = True
     """Whether onnxruntime computes each element in the same way at each position."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Broadcast the shapes; compute symbolic elements."""
-        if a.opset < _BROADCASTS or not a.inputs:
+        """Return the broadcast shape, and compute symbolic elements."""
+        if a.opset < _BROADCASTING_OPSET or not a.inputs:
             raise Undecided
         shape = a.broadcast(*a.shapes())
         dtype = self.operand_dtype(a)
@@ -258,7 +257,7 @@ class Broadcasting(Op):
 
     def broadcasts(self, index: int, opset: int) -> bool:
         """Return whether the opset has broadcasting without attributes."""
-        return opset >= _BROADCASTS
+        return opset >= _BROADCASTING_OPSET
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
         """Return the dtype of the operands."""
@@ -291,7 +290,7 @@ class _OfPairs(Broadcasting):
         if not (are_sizes or self.is_linear):
             return None
         of_pair = functools.partial(self.of_pair, algebra)
-        items = functools.reduce(lambda a, b: each(of_pair, a, b), arrays)
+        items = functools.reduce(lambda a, b: map_elements(of_pair, a, b), arrays)
         return items if are_sizes or all(item == 0 for item in items.flat) else None
 
 
@@ -304,15 +303,15 @@ class Binary(_OfPairs):
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes."""
-        return kind_on(_proven(self.accepted), dtypes)
+        return kind_on(_exact_dtypes(self.accepted), dtypes)
 
     def compute(self, a: Array, b: Array) -> Array:
         """Return the function of each pair of elements."""
-        require(a, _proven(self.accepted))
+        require(a, _exact_dtypes(self.accepted))
         return np.asarray(self.function(a, b))
 
 
-@op("Add", since=_BROADCASTS, traits=Trait.COMMUTES)
+@op("Add", since=_BROADCASTING_OPSET, traits=Trait.COMMUTES)
 class Add(Binary):
     """The sum, which is -0.0 only if both terms are -0.0."""
 
@@ -330,7 +329,7 @@ class Add(Binary):
         return None if constant is None else int(constant.max())
 
 
-@op("Sub", since=_BROADCASTS)
+@op("Sub", since=_BROADCASTING_OPSET)
 class Sub(Binary):
     """The difference."""
 
@@ -355,7 +354,7 @@ def _constant_integers(value: ir.Value | None) -> Array | None:
     return constant
 
 
-@op("Mul", since=_BROADCASTS, traits=Trait.COMMUTES)
+@op("Mul", since=_BROADCASTING_OPSET, traits=Trait.COMMUTES)
 class Mul(Binary):
     """The product."""
 
@@ -379,7 +378,7 @@ class Predicate(Binary):
         return ir.DataType.BOOL
 
 
-@op("And", since=_BROADCASTS, traits=Trait.COMMUTES)
+@op("And", since=_BROADCASTING_OPSET, traits=Trait.COMMUTES)
 class And(Predicate):
     """The logical conjunction."""
 
@@ -391,7 +390,7 @@ class And(Predicate):
         return algebra.minimum(a, b)
 
 
-@op("Or", since=_BROADCASTS, traits=Trait.COMMUTES)
+@op("Or", since=_BROADCASTING_OPSET, traits=Trait.COMMUTES)
 class Or(Predicate):
     """The logical disjunction."""
 
@@ -403,7 +402,7 @@ class Or(Predicate):
         return algebra.maximum(a, b)
 
 
-@op("Equal", since=_BROADCASTS, traits=Trait.COMMUTES)
+@op("Equal", since=_BROADCASTING_OPSET, traits=Trait.COMMUTES)
 class Equal(Predicate):
     """A test for equality."""
 
@@ -434,7 +433,7 @@ class Comparison(Predicate):
         return () if number is None else (number + 1, number - 1)
 
 
-@op("Less", since=_BROADCASTS)
+@op("Less", since=_BROADCASTING_OPSET)
 class Less(Comparison):
     """A test whether the first operand is less."""
 
@@ -445,7 +444,7 @@ class Less(Comparison):
         return algebra.less(a, b)
 
 
-@op("Greater", since=_BROADCASTS)
+@op("Greater", since=_BROADCASTING_OPSET)
 class Greater(Comparison):
     """A test whether the first operand is greater."""
 
@@ -484,13 +483,13 @@ def _compared_number(node: ir.Node, index: int) -> int | None:
     if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf":
         return None
     number = constant.reshape(-1)[0]
-    return int(number) if abs(number) < _LARGEST_BOUNDARY else None
+    return int(number) if abs(number) < _MAX_BOUNDARY else None
 
 
 def decoded_words(array: Array) -> list[str]:
     """Return the elements of an array as strings."""
-    listed = array.reshape(-1).tolist()
-    return [word.decode() if isinstance(word, bytes) else str(word) for word in listed]
+    words = array.reshape(-1).tolist()
+    return [word.decode() if isinstance(word, bytes) else str(word) for word in words]
 
 
 @op("Xor", traits=Trait.COMMUTES)
@@ -564,26 +563,26 @@ def _reason_division_can_fail(operands: OperandChecks) -> str | None:
     return "it may divide by 0" if operands.may_divide_by_zero(1) else None
 
 
-@op("Div", since=_BROADCASTS)
+@op("Div", since=_BROADCASTING_OPSET)
 class Div(_OfPairs):
-    """The quotient; integers truncate toward zero."""
+    """The quotient. For integers, it is truncated toward zero."""
 
     def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
         """Return the result for two sizes."""
         return algebra.trunc_div(a, b)
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for operands of these dtypes; a division of integers can fail."""
-        return kind_on(_proven(NUMBERS) & FLOATS, dtypes)
+        """Return the kind for operands of these dtypes. A division of integers can fail."""
+        return kind_on(_exact_dtypes(NUMBERS) & FLOATS, dtypes)
 
     def compute(self, a: Array, b: Array) -> Array:
-        """Return ``a / b``; raise Unfoldable for integers that trap."""
-        require(a, _proven(NUMBERS))
+        """Return ``a / b``, or raise Unfoldable for integers that trap."""
+        require(a, _exact_dtypes(NUMBERS))
         if a.dtype in FLOATS:
             return np.asarray(np.divide(a, b))
         _check_division(a, b)
         if a.dtype in SIGNED:
-            # NumPy rounds down; without the remainder, the quotient is exact
+            # NumPy rounds down. Without the remainder, the quotient is exact.
             a = np.subtract(a, np.fmod(a, b))
         return np.asarray(np.floor_divide(a, b))
 
@@ -631,7 +630,7 @@ class Where(Broadcasting):
 
     def of_arrays(self, algebra: Algebra, arrays: Sequence[Array], are_sizes: bool) -> Array | None:
         """Select sizes."""
-        return each(algebra.where, *arrays) if are_sizes else None
+        return map_elements(algebra.where, *arrays) if are_sizes else None
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes."""
@@ -715,16 +714,16 @@ class Clip(ClipByAttributes):
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes."""
-        accepted = _proven(ORDERED)
+        accepted = _exact_dtypes(ORDERED)
         return kind_on(accepted if self._is_exact_at_zero else accepted - FLOATS, dtypes)
 
     def compute(self, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-        """Return ``min(max(x, low), high)``; NaN in ``x`` is preserved, a NaN bound is ignored.
+        """Return ``min(max(x, low), high)``. NaN in ``x`` is preserved, and a NaN bound is ignored.
 
         The default bounds are the least and greatest *finite* numbers of the dtype, so infinities
         are clipped. For bfloat16, they are the infinities.
         """
-        require(x, _proven(ORDERED))
+        require(x, _exact_dtypes(ORDERED))
         finfo: Any = ml_dtypes.finfo
         info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
         least = info.min
@@ -760,7 +759,7 @@ class Cast(Op):
     """A conversion to another dtype."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the operand; sizes do not overflow 32 bits by `ASSUMPTIONS`."""
+        """Return the shape of the operand. By `ASSUMPTIONS`, sizes do not overflow 32 bits."""
         algebra = a.algebra
         fact = a.fact(0)
         to = ir.DataType(a.attributes["to"])
@@ -770,9 +769,9 @@ class Cast(Op):
         if to != fact.dtype and not all(map(algebra.is_size, items.flat)):
             return a.tensor(fact.shape, to)
         if to == ir.DataType.BOOL and fact.dtype != ir.DataType.BOOL:
-            items = each(lambda n: algebra.sub(1, algebra.equal(n, 0)), items)
+            items = map_elements(lambda n: algebra.sub(1, algebra.equal(n, 0)), items)
         elif fact.dtype == ir.DataType.BOOL:
-            items = each(lambda n: int(n) if isinstance(n, int) else n, items)
+            items = map_elements(lambda n: int(n) if isinstance(n, int) else n, items)
         return [of_items(items, to, algebra)]
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
@@ -782,7 +781,7 @@ class Cast(Op):
         if source == target:
             can_fail = source == STRING
         else:
-            castable = _proven(_CASTABLE)
+            castable = _exact_dtypes(_CASTABLE)
             can_fail = source not in castable or target not in castable
             can_fail = can_fail or (source in FLOATS and target in INTEGERS)
             can_fail = can_fail or _may_round_twice(source, target)
@@ -849,7 +848,7 @@ def _cast(x: Array, target: DType) -> Array:
     """Return the elements in another dtype. Raises NotExact if the cast is not exact."""
     if x.dtype == target:
         return x
-    castable = _proven(_CASTABLE)
+    castable = _exact_dtypes(_CASTABLE)
     if x.dtype not in castable or target not in castable:
         raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
     if x.dtype in FLOATS and target in INTEGERS:
@@ -872,7 +871,7 @@ def _may_round_twice(source: DType | None, target: DType) -> bool:
 
 
 def _check_exact_in_float64(x: Array) -> None:
-    if x.size and (int(x.max()) > _DOUBLE_EXACT or int(x.min()) < -_DOUBLE_EXACT):
+    if x.size and (int(x.max()) > _EXACT_IN_FLOAT64 or int(x.min()) < -_EXACT_IN_FLOAT64):
         raise NotExact("on this CPU, onnxruntime rounds large integers twice")
 
 
@@ -881,7 +880,8 @@ def _check_range(x: Array, target: DType) -> None:
     if not x.size:
         return
     x = distinct(x)
-    # The upper bound is exclusive, because float64 cannot represent the greatest int64.
+    # Numbers between min - 1 and max + 1, both exclusive, are truncated to numbers in the range.
+    # float64 cannot represent min - 1 of int64, so its lower bound is min, inclusive.
     info = np.iinfo(target)
     low = float(info.min)
     high = float(int(info.max) + 1)
@@ -901,7 +901,7 @@ def _check_range(x: Array, target: DType) -> None:
 @op("Celu", "Elu", "Selu", "Softsign", traits=Trait.LIKE_FIRST)
 @op("ThresholdedRelu", traits=Trait.LIKE_FIRST)
 class Function(Op):
-    """A function of each element; the result has the type of the operand."""
+    """A function of each element. The result has the type of the operand."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op."""

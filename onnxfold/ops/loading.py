@@ -11,7 +11,7 @@ from onnxfold.support.errors import UsageError
 from onnxfold.support.user_files import run_file
 
 ENTRY_POINTS = "onnxfold.ops"
-"""The group of entry points of other packages; their modules register definitions on import."""
+"""The group of entry points of other packages. Their modules register definitions on import."""
 
 
 def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
@@ -31,9 +31,9 @@ def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
 @functools.lru_cache(maxsize=64)
 def _load_file(location: str, path: str, modified: int) -> None:
     """Register the definitions of a file, once for each modification time."""
-    before = set(all_definitions())
+    previous = set(all_definitions())
     run_file(path, "ops")
-    if before.issuperset(all_definitions()):
+    if previous.issuperset(all_definitions()):
         raise UsageError("the file defines no op; decorate a subclass of Op with @op", file=path)
 
 

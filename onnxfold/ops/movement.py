@@ -55,10 +55,10 @@ from onnxfold.ops.numpy_kernels import (
 from onnxfold.ops.traits import Trait
 
 TO_THE_END = (1 << 31) - 1
-"""The end of a slice that includes the end of the axis; the largest int64 has the same meaning."""
+"""The end of a slice that includes the end of the axis. The largest int64 has the same meaning."""
 _ANY_END = (TO_THE_END, (1 << 63) - 1)
 # All integers up to this absolute value are exact in float64.
-_DOUBLE_EXACT = 1 << 53
+_EXACT_IN_FLOAT64 = 1 << 53
 # Whether this version of NumPy has the argument ``copy`` of ``reshape``.
 _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
@@ -143,7 +143,7 @@ class _Reshaping(Op):
 
 
 def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
-    """Return a fact with other sizes; their product must equal that of the operand's sizes."""
+    """Return a fact with other sizes. Their product must equal that of the operand's sizes."""
     if a.equal_size_pairs is not None:
         product = a.algebra.product
         a.require_equal(product(a.shape(0)), product(sizes))
@@ -151,7 +151,7 @@ def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
 
 
 def _reshaped_array(x: Array, shape: Sequence[int]) -> Array:
-    """Return an array with another shape; it is a copy if strides cannot express the result."""
+    """Return an array with another shape: a view, or a copy if strides cannot express it."""
     check_representable(shape, x.dtype)
     if x.flags.c_contiguous:
         return np.reshape(x, shape)
@@ -181,8 +181,8 @@ class Reshape(_Reshaping):
         sizes = a.fact(0).shape
         if sizes is None:
             algebra = a.algebra
-            plain = [n if algebra.is_positive(n) else algebra.unknown(low=0) for n in target]
-            return a.like(plain)
+            positive = [n if algebra.is_positive(n) else algebra.unknown(low=0) for n in target]
+            return a.like(positive)
         result = reshaped_sizes(a.algebra, sizes, tuple(target), allow_zero=allow_zero)
         return _reshaped_fact(a, result)
 
@@ -194,8 +194,9 @@ class Reshape(_Reshaping):
         """
         declared = integers(shape, "shape")
         target = [size if size or allowzero == 1 else x.shape[k] for k, size in enumerate(declared)]
-        if -1 in target and (known := -math.prod(target)):
-            target[target.index(-1)] = math.prod(x.shape) // known
+        product = -math.prod(target)
+        if -1 in target and product:
+            target[target.index(-1)] = math.prod(x.shape) // product
         if min(target, default=0) < 0 or math.prod(target) != math.prod(x.shape):
             raise Unfoldable(f"{math.prod(x.shape)} elements cannot have the shape {declared}")
         return _reshaped_array(x, target)
@@ -220,46 +221,48 @@ def reshaped_sizes(
     """
     if list(target).count(-1) > 1:
         raise Undecided
-    missing = target.index(-1) if -1 in target else None
-    strict = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
-    if missing is None and strict == list(target):
+    inferred = target.index(-1) if -1 in target else None
+    proved = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
+    if inferred is None and proved == list(target):
         return target
     total = algebra.product(sizes)
-    if missing is not None:
-        others = [d for k, d in enumerate(strict) if k != missing]
+    if inferred is not None:
+        other_sizes = [d for k, d in enumerate(proved) if k != inferred]
         if not allow_zero:  # a -1 together with a size of 0 is undefined, and the run fails
-            algebra.required += [algebra.sub(size, 1) for size in others]
-        product = algebra.product(tuple(others))  # not 0 in valid models
-        if product == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, others)):
-            strict[missing] = algebra.unknown(low=0)
+            algebra.required += [algebra.sub(size, 1) for size in other_sizes]
+        product = algebra.product(tuple(other_sizes))  # not 0 in valid models
+        if product == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, other_sizes)):
+            proved[inferred] = algebra.unknown(low=0)
         else:
-            strict[missing] = algebra.floor_div(total, product)
-        return tuple(strict)
-    plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
-    is_plain = all(algebra.low(n) >= 0 for n in plain) and algebra.product(tuple(plain)) == total
-    return tuple(plain if is_plain else strict)
+            proved[inferred] = algebra.floor_div(total, product)
+        return tuple(proved)
+    # the elements of the shape operand, without copied sizes for expressions that may be 0
+    literal = [n if n != 0 or allow_zero else d for n, d in zip(target, proved, strict=True)]
+    are_sizes = all(algebra.low(n) >= 0 for n in literal)
+    return tuple(literal if are_sizes and algebra.product(tuple(literal)) == total else proved)
 
 
-def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) -> bool:
+def _zeros_are_copied(algebra: Algebra, sizes: Shape, other_sizes: Sequence[Number]) -> bool:
     """Return whether sizes that may be 0 are copied from the operand, and imply no other 0.
 
     With ``allowzero``, onnxruntime infers a -1 from the non-zero sizes if another size is 0.
     """
     remaining = list(sizes)
     copied = set[int]()
-    for size in others:
+    for size in other_sizes:
         if not algebra.is_positive(size):
             if size not in remaining:
                 return False
             remaining.remove(size)
             copied |= algebra.atoms_in(size)
-    other = set[int]()
+    not_copied = set[int]()
     for size in remaining:
         if not algebra.is_positive(size):
-            other |= algebra.atoms_in(size)
-    if not copied or not other:
+            not_copied |= algebra.atoms_in(size)
+    if not copied or not not_copied:
         return True
-    return copied.isdisjoint(other) and all(algebra.atoms[k].is_dim for k in copied | other)
+    are_dims = all(algebra.atoms[k].is_dim for k in copied | not_copied)
+    return are_dims and copied.isdisjoint(not_copied)
 
 
 def _size_at(
@@ -323,9 +326,9 @@ class Squeeze(_Reshaping):
         return _reshaped_fact(a, tuple(d for k, d in enumerate(sizes) if k not in removed))
 
     def compute(self, x: Array, axes: Integers | None = None) -> Array:
-        """Return ``x`` without ``axes``, which have size 1; by default, without all such axes."""
-        listed = integers(() if axes is None else axes, "axes")
-        removed = {normalized_axis(axis, x.ndim) for axis in listed}
+        """Return ``x`` without ``axes``, by default without all axes of size 1."""
+        axis_list = integers(() if axes is None else axes, "axes")
+        removed = {normalized_axis(axis, x.ndim) for axis in axis_list}
         if not removed:
             return x.squeeze()
         return x.squeeze(tuple(removed))
@@ -368,7 +371,7 @@ class ShapeOf(Op):
         return [of_items(list_of(sizes), ir.DataType.INT64, a.algebra)]
 
     def compute(self, x: Array, *, start: int = 0, end: int | None = None) -> Array:
-        """Return ``x.shape[start:end]`` as int64; the elements of ``x`` are not read."""
+        """Return ``x.shape[start:end]`` as int64, without reading the elements of ``x``."""
         return np.array(x.shape[start:end], np.int64)
 
 
@@ -384,7 +387,7 @@ class Size(Op):
         return [of_items(items, ir.DataType.INT64, a.algebra)]
 
     def compute(self, x: Array) -> Array:
-        """Return the number of elements as an int64 scalar; the elements of ``x`` are not read."""
+        """Return the number of elements as an int64 scalar, without reading the elements."""
         return np.array(math.prod(x.shape), np.int64)
 
 
@@ -422,17 +425,17 @@ class Slice(Op):
         starts = integers(starts, "starts")
         ends = integers(ends, "ends")
         axes = integers(range(len(starts)) if axes is None else axes, "axes")
-        each_step = [1] * len(starts) if steps is None else integers(steps, "steps")
+        step_list = [1] * len(starts) if steps is None else integers(steps, "steps")
         index = [slice(None)] * x.ndim
-        seen = set()
-        for start, end, axis, step in zip(starts, ends, axes, each_step, strict=True):
+        sliced_axes = set()
+        for start, end, axis, step in zip(starts, ends, axes, step_list, strict=True):
             axis = normalized_axis(axis, x.ndim)
-            if axis in seen or step == 0:
+            if axis in sliced_axes or step == 0:
                 raise Unfoldable("a slice requires distinct axes and steps other than 0")
-            seen.add(axis)
+            sliced_axes.add(axis)
             if step < 0 and end in _ANY_END:
                 raise NotExact("onnxruntime slices to the first element, but ONNX does not")
-            index[axis] = _bounds(start, end, step, x.shape[axis])
+            index[axis] = _python_slice(start, end, step, x.shape[axis])
         return x[tuple(index)]
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
@@ -497,7 +500,7 @@ def _clamped(algebra: Algebra, index: Number, size: Number) -> Number | None:
     return algebra.minimum(index, size)
 
 
-def _bounds(start: int, end: int, step: int, size: int) -> slice:
+def _python_slice(start: int, end: int, step: int, size: int) -> slice:
     """Return the equivalent Python slice without negative bounds."""
     start += size if start < 0 else 0
     end += size if end < 0 else 0
@@ -584,7 +587,7 @@ class Concat(Op):
     kind = Kind.ASSEMBLED
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sum of the sizes along the axis; all other sizes are equal."""
+        """Return the sum of the sizes along the axis. All other sizes are equal."""
         shapes = a.shapes()
         if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
             raise Undecided
@@ -630,9 +633,10 @@ class Concat(Op):
         rank = 0 if operand is None or operand.shape is None else len(operand.shape)
         if rank < 2 or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
             return columns
-        before = [v.shape[-1] if v is not None and v.shape else None for v in node.inputs[:index]]
-        widths = [width for width in before if isinstance(width, int)]
-        if len(widths) < len(before):
+        previous = node.inputs[:index]
+        sizes = [v.shape[-1] if v is not None and v.shape else None for v in previous]
+        widths = [width for width in sizes if isinstance(width, int)]
+        if len(widths) < len(previous):
             return columns
         return {k + sum(widths): column for k, column in columns.items()}
 
@@ -677,8 +681,8 @@ class Gather(Op):
         axis = axis_of(a.application.attributes.get("axis", 0), data.rank)
         last = axis + indices.rank
         shift = indices.rank - 1
-        others = data.uniform - {axis}
-        moved = {k + shift if k > axis else k for k in others}
+        other_axes = data.uniform - {axis}
+        moved = {k + shift if k > axis else k for k in other_axes}
         if axis in data.uniform:
             return ReshapedBase(frozenset(moved.union(range(axis, last))))
         return OpOnBases(frozenset(moved.union(axis + k for k in indices.uniform)))
@@ -775,7 +779,7 @@ class ScatterND(Op):
 @op("Scatter", traits=Trait.LIKE_FIRST | Trait.PLACES)
 @op("Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth", traits=Trait.PLACES)
 class Placement(Op):
-    """An op that moves or selects elements; onnx infers the results."""
+    """An op that moves or selects elements. onnx infers the results."""
 
 
 @op("Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
@@ -793,7 +797,7 @@ class NonZero(Op):
     """The indices of the elements that are not zero."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return a row for each axis; for a scalar, onnxruntime returns one row, and ONNX none."""
+        """Return a row for each axis. For a scalar, onnxruntime returns one row, but ONNX none."""
         rank = len(a.shape(0))
         rows = rank or a.algebra.unknown(low=0)
         return a.tensor([rows, a.algebra.unknown(low=0)], ir.DataType.INT64)
@@ -832,11 +836,11 @@ class Expand(Op):
         return a.like(a.broadcast(sizes, a.shape(0)))
 
     def compute(self, x: Array, shape: Array) -> Array:
-        """Return ``x`` broadcast to ``shape``; a 1 in ``shape`` keeps the size of ``x``."""
+        """Return ``x`` broadcast to ``shape``. A 1 in ``shape`` keeps the size of ``x``."""
         return _broadcast(x, broadcast_shape(x.shape, integers(shape, "shape")))
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the base of the operand; new axes are uniform."""
+        """Return the base of the operand. New axes are uniform."""
         return ReshapedBase(uniform_in_all([a.operand(0)], len(a.result)))
 
 
@@ -853,7 +857,7 @@ class Tile(Op):
         return a.like(list(map(a.algebra.mul, sizes, repeats)))
 
     def compute(self, x: Array, repeats: Array) -> Array:
-        """Return ``x`` repeated along every axis; a view if only axes of size 1 are repeated."""
+        """Return ``x`` repeated along every axis, as a view if only axes of size 1 are repeated."""
         counts = integers(repeats, "repeats")
         if len(counts) != x.ndim or min(counts, default=0) < 0:
             raise Unfoldable(f"repeats {counts} are invalid for rank {x.ndim}")
@@ -941,10 +945,9 @@ class Range(ContribRange):
             raise Unfoldable("a range requires a delta other than 0")
         span = int(limit.reshape(())) - int(first)
         count = max(0, -(-span // int(step)))
-        check_allocatable(
-            [count], start.dtype
-        )  # onnxruntime may treat an overflow as an empty range
-        if abs(span) > min(_DOUBLE_EXACT, int(np.iinfo(start.dtype).max)):
+        # onnxruntime may treat a count that overflows as an empty range
+        check_allocatable([count], start.dtype)
+        if abs(span) > min(_EXACT_IN_FLOAT64, int(np.iinfo(start.dtype).max)):
             raise Unfoldable("the length of the range is not exact in float64")
         return np.asarray(first + np.arange(count, dtype=start.dtype) * step)
 
@@ -961,7 +964,7 @@ class OneHot(Op):
 @op("EyeLike", traits=Trait.REPEATS)
 @op("Constant", traits=Trait.FREE)
 class Fill(Op):
-    """An op that returns constant elements; onnx infers the results."""
+    """An op that returns constant elements. onnx infers the results."""
 
 
 # Padding
@@ -974,7 +977,7 @@ class Pad(Op):
     restricted_constants = (3,)
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Add the padding on both sides to each size."""
+        """Return each size plus the padding on both sides."""
         algebra = a.algebra
         sizes = a.shape(0)
         pads = a.objects(1)
@@ -1004,5 +1007,5 @@ class Pad(Op):
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return False for int32: shape inference reads constant axes only as int64."""
+        """Return False for int32, because shape inference reads constant axes only as int64."""
         return dtype != ir.DataType.INT32

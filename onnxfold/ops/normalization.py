@@ -17,7 +17,7 @@ _SOFTMAX = Trait.LIKE_FIRST | Trait.HEAVY | Trait.ALONG_AXES | Trait.REREADS
 @op("GroupNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 @op("RMSNormalization", traits=Trait.HEAVY)
 class Normalization(Op):
-    """A normalization; the result has the type of the first operand."""
+    """A normalization. The result has the type of the first operand."""
 
 
 _ONE_AXIS = 13
@@ -41,9 +41,10 @@ class ChannelNormalization(Op):
 
     def require_sizes(self, a: Application) -> None:
         """Require one element for each channel."""
-        first, *others = a.shapes()
-        for shape in others:
-            a.require_equal((*shape, 0)[0], (*first, 0, 0)[1])
+        first, *parameters = a.shapes()
+        channels = first[1] if len(first) > 1 else 0
+        for shape in parameters:
+            a.require_equal(shape[0] if shape else 0, channels)
 
 
 @op("InstanceNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
@@ -69,9 +70,9 @@ class LayerNormalization(Op):
 
     def require_sizes(self, a: Application) -> None:
         """Require a scale and a bias that broadcast to the first operand."""
-        first, *others = a.shapes()
-        a.may_fail_unless(all(len(shape) <= len(first) for shape in others))
-        a.broadcast(first, *others)
+        first, *parameters = a.shapes()
+        a.may_fail_unless(all(len(shape) <= len(first) for shape in parameters))
+        a.broadcast(first, *parameters)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
         """Return the same op with all elements along the normalized axes."""

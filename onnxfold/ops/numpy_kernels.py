@@ -48,8 +48,8 @@ ORDERED = NUMBERS - {INT64}
 as signed numbers."""
 
 # Maximum number of axes, sizes or parts of an op.
-_LONGEST_LIST = 1 << 16
-_MEMORY = memory_of_the_machine()
+_MAX_LIST_LENGTH = 1 << 16
+_MACHINE_MEMORY = memory_of_the_machine()
 
 
 class NotExact(Exception):
@@ -57,14 +57,14 @@ class NotExact(Exception):
 
 
 class Unfoldable(Exception):
-    """Raised if a result is undefined or computing it would crash; the node is not folded."""
+    """Raised if a result is undefined or its computation would crash. The node is not folded."""
 
 
 class Postpone(Exception):
     """Raised if a result takes more bytes than the caller currently allows."""
 
 
-MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
+MAX_BYTES = contextvars.ContextVar[int | None]("max_bytes", default=None)
 """Maximum bytes that the current kernel may allocate; None for no limit."""
 
 
@@ -131,20 +131,20 @@ class NumpyKernel:
         attributes: Mapping[str, Any],
         *,
         n_outputs: int,
-        most_bytes: int | None = None,
+        max_bytes: int | None = None,
     ) -> list[Array]:
-        """Run the kernel.
+        """Return the results of the kernel.
 
         Args:
             inputs: The operands; None for omitted ones.
             attributes: The attributes of the node.
             n_outputs: The number of outputs of the node.
-            most_bytes: Maximum bytes of a result; None for no limit.
+            max_bytes: Maximum bytes of a result; None for no limit.
 
         Raises:
             NotExact: The results may differ from those of onnxruntime.
             Unfoldable: The operands or attributes are invalid.
-            Postpone: A result takes more than ``most_bytes`` bytes.
+            Postpone: A result takes more than ``max_bytes`` bytes.
         """
         if not attributes.keys() <= self.names:
             unknown = min(attributes.keys() - self.names)
@@ -154,18 +154,18 @@ class NumpyKernel:
         for x in inputs[: self.n_required]:
             if x is None:
                 raise Unfoldable("a required operand is omitted")
-        token = MOST_BYTES.set(most_bytes)
+        token = MAX_BYTES.set(max_bytes)
         try:
             result: KernelResult = _call(self.function, inputs, attributes)
         finally:
-            MOST_BYTES.reset(token)
+            MAX_BYTES.reset(token)
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)
 
 
 def _call(function: Callable[..., Any], inputs: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a function; convert exceptions for invalid operands to Unfoldable."""
+    """Call a function, and convert exceptions for invalid operands to Unfoldable."""
     try:
         return function(*inputs, **arguments)
     except (AttributeError, IndexError, MemoryError, OverflowError, TypeError, ValueError) as error:
@@ -197,17 +197,17 @@ def check_representable(shape: Sequence[int], dtype: DType) -> None:
 
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
-    """Raise Unfoldable above the machine's memory, and Postpone above the caller's ``most_bytes``.
+    """Raise Unfoldable above the machine's memory, and Postpone above the caller's ``max_bytes``.
 
     Every kernel whose result can be much larger than its operands calls this before an allocation,
     because the sizes may be in an untrusted file.
     """
     check_representable(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
-    bound = MOST_BYTES.get()
-    if bound is not None and size > bound:
+    max_bytes = MAX_BYTES.get()
+    if max_bytes is not None and size > max_bytes:
         raise Postpone
-    if size > _MEMORY:
+    if size > _MACHINE_MEMORY:
         raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
 
 
@@ -219,14 +219,14 @@ def normalized_axis(axis: int, rank: int) -> int:
 
 
 Integers = Array | Sequence[int]
-"""A list of integers, such as axes, which is an attribute in older opsets and then an operand."""
+"""A list of integers, such as axes: an attribute in older opsets, and an operand in newer ones."""
 
 
 def integers(x: Integers, name: str) -> list[int]:
     """Return the elements of a 0-d or 1-d integer operand, or of an attribute."""
     if not isinstance(x, np.ndarray):
         return list(x)
-    if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
+    if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _MAX_LIST_LENGTH:
         raise Unfoldable(f"{name} must be a list of integers")
     numbers: list[int] = x.ravel().tolist()
     return numbers

@@ -29,7 +29,7 @@ def _transposed(shape: Shape, transpose: int) -> Shape:
 
 
 class Product(Op):
-    """A product of matrices on the last two axes, perhaps transposed; the others broadcast."""
+    """A product of matrices on the last two axes, perhaps transposed. All other axes broadcast."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the shape of the product."""
@@ -40,7 +40,7 @@ class Product(Op):
         right = _transposed(a.shape(1), attributes.get("transB", 0))
         if not left or not right:
             raise Undecided
-        a.require_equal(left[-1], right[-2:][0])
+        a.require_equal(left[-1], right[-2] if len(right) > 1 else right[-1])
         batch = a.broadcast(left[:-2], right[:-2])
         shape = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
         self.require_other_sizes(a, shape)
@@ -118,7 +118,7 @@ class MatMulInteger(Product):
 
 @op("QLinearMatMul", traits=Trait.MULTIPLIES)
 class QLinearMatMul(Product):
-    """A product of quantized matrices; onnx infers the result."""
+    """A product of quantized matrices. onnx infers the result."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Raise Undecided, so that onnx infers the result."""
@@ -130,18 +130,18 @@ class Einsum(Op):
     """A sum of products of elements of any number of operands."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Broadcast the sizes with a letter, as onnxruntime does; onnx uses the first size."""
+        """Broadcast the sizes of each letter as onnxruntime does. onnx uses the first size."""
         terms, arrow, result = a.attributes["equation"].replace(" ", "").partition("->")
         if not arrow:
             letters = sorted(terms.replace("...", "").replace(",", ""))
-            result = "".join(["...", *(each for each in letters if letters.count(each) == 1)])
+            result = "".join(["...", *(letter for letter in letters if letters.count(letter) == 1)])
         sizes: dict[str | int, Number] = {}
         for term, shape in zip(terms.split(","), a.shapes(), strict=True):
             labels = _labels(term, len(shape) - len(term.replace("...", "")))
             for label, size in zip(labels, shape, strict=True):
                 (sizes[label],) = a.broadcast((sizes.get(label, 1),), (size,))
-        unnamed = sum(isinstance(label, int) for label in sizes)
-        return a.like([sizes[label] for label in _labels(result, unnamed)])
+        ellipsis_rank = sum(isinstance(label, int) for label in sizes)
+        return a.like([sizes[label] for label in _labels(result, ellipsis_rank)])
 
     def cost(
         self,
@@ -149,7 +149,7 @@ class Einsum(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return the product of all index ranges; a single operand requires no multiplication."""
+        """Return the product of all index ranges, or 0 for one operand, which is only summed."""
         equation = attributes["equation"].as_string().replace(" ", "")
         terms = equation.partition("->")[0].split(",")
         sizes: dict[str, int] = {}
@@ -158,10 +158,10 @@ class Einsum(Op):
         return multiply_accumulates(math.prod(sizes.values()) if len(terms) > 1 else 0)
 
 
-def _labels(term: str, unnamed: int) -> list[str | int]:
+def _labels(term: str, ellipsis_rank: int) -> list[str | int]:
     """Return a letter for each axis, and negative numbers for the axes of an ellipsis."""
     before, dots, after = term.partition("...")
-    return [*before, *(range(-unnamed, 0) if dots else ()), *after]
+    return [*before, *(range(-ellipsis_rank, 0) if dots else ()), *after]
 
 
 # The index of the operand with the keys of the cache.
@@ -188,8 +188,9 @@ class Attention(Op):
         elif query.shape and value.shape and query.rank == value.rank == 3:
             size = a.algebra.floor_div(value.shape[2], a.attributes["kv_num_heads"])
             shape = (*query.shape[:2], a.algebra.mul(size, a.attributes["q_num_heads"]))
-        others = [Fact(a.fact(k).dtype) for k in (1, 2, 0)]
-        return [*a.like(shape), *others][: a.n_outputs]
+        # the present keys, the present values, and the product of queries and keys
+        other_outputs = [Fact(a.fact(k).dtype) for k in (1, 2, 0)]
+        return [*a.like(shape), *other_outputs][: a.n_outputs]
 
     def cost(
         self,

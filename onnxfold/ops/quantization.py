@@ -58,11 +58,11 @@ class QuantizeLinear(Quantization):
     """The conversion of floating-point numbers to quantized numbers."""
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
-        """Return the dtype of the zero point; uint8 if it is omitted."""
-        zero = a.input(2)
-        return a.tensor(shape, ir.DataType.UINT8 if zero is None else zero.dtype)
+        """Return the dtype of the zero point, or uint8 if it is omitted."""
+        zero_point = a.input(2)
+        return a.tensor(shape, ir.DataType.UINT8 if zero_point is None else zero_point.dtype)
 
 
 @op("DynamicQuantizeLinear", traits=Trait.QUANTIZES)
 class DynamicQuantizeLinear(Op):
-    """A quantization that also computes scale and zero point; onnx infers the results."""
+    """A quantization that also computes scale and zero point. onnx infers the results."""

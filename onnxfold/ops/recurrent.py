@@ -19,7 +19,7 @@ class Recurrent(Op):
     """A recurrent layer on a batch of sequences of vectors."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Require an operand with three axes; onnx infers the results."""
+        """Require an operand with three axes. onnx infers the results."""
         a.require(len(a.shape(0)) == 3)
         raise Undecided
 

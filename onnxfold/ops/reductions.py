@@ -41,7 +41,7 @@ class _Reducing(Op):
 @op("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", traits=_REDUCES)
 @op("ReduceMean", "ReduceSumSquare", traits=_REDUCES)
 class Reduction(_Reducing):
-    """An op that reduces axes; onnx infers the result."""
+    """An op that reduces axes. onnx infers the result."""
 
 
 class SizeReduction(_Reducing):
@@ -129,4 +129,4 @@ class ReduceMax(SizeReduction):
 @op("TopK", traits=Trait.HEAVY)
 @op("Hardmax", traits=Trait.LIKE_FIRST)
 class Search(Op):
-    """A search of elements along an axis; onnx infers the results, except for Hardmax."""
+    """A search of elements along an axis. onnx infers the results, except for Hardmax."""

@@ -13,8 +13,8 @@ from onnxfold.ops.application import Application
 from onnxfold.ops.definition import Op
 from onnxfold.ops.numpy_kernels import NotExact, Postpone, Unfoldable
 
-# Maximum bytes of results that are computed.
-_MOST_BYTES = 1 << 12
+# Maximum bytes of a result that is computed.
+_MAX_BYTES = 1 << 12
 
 
 def facts_of_results(definition: Op, a: Application) -> Sequence[Fact]:
@@ -40,20 +40,20 @@ def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
     if kernel is None:
         return None
     inputs = a.inputs
-    arrays: list[Array | None] = [None if f is None else f.known for f in inputs]
+    arrays: list[Array | None] = [None if fact is None else fact.known for fact in inputs]
     items: list[Number] = []
-    if any(f is not None and f.is_symbolic for f in inputs):
+    if any(fact is not None and fact.is_symbolic for fact in inputs):
         for k in definition.moved_inputs(len(inputs)):
             objects = a.objects(k)
             if objects is not None:
                 numbers = np.arange(len(items), len(items) + objects.size)
                 arrays[k] = numbers.reshape(objects.shape)
                 items += objects.flat
-    if any(array is None and f is not None for array, f in zip(arrays, inputs, strict=True)):
+    if any(array is None and fact is not None for array, fact in zip(arrays, inputs, strict=True)):
         return None
     try:
         with np.errstate(all="ignore"):
-            results = kernel(arrays, a.attributes, n_outputs=a.n_outputs, most_bytes=_MOST_BYTES)
+            results = kernel(arrays, a.attributes, n_outputs=a.n_outputs, max_bytes=_MAX_BYTES)
     except (NotExact, Unfoldable, Postpone):
         return None
     if any(r.size > MAX_TRACKED_ELEMENTS or r.dtype.kind not in "fiub" for r in results):

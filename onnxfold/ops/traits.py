@@ -13,8 +13,8 @@ class Trait(enum.Flag):
     EXACT = enum.auto()
     """Element-wise with results that do not depend on the position in onnxruntime; see ORDERS."""
     VECTORIZED = enum.auto()
-    """EXACT only in float32. Log, Sin, Cos, Softplus, Elu and others do not have this trait: other
-    code computes the last elements, which do not fill a vector register."""
+    """EXACT only in float32. Log, Sin, Cos, Softplus, Elu and others do not have this trait:
+    other code computes their last elements, which do not fill a vector register."""
     ORDERS = enum.auto()
     """Compares numbers. onnxruntime's SIMD code compares the lower halves of int64 as signed
     numbers, so the result depends on the position of an element."""
@@ -23,7 +23,7 @@ class Trait(enum.Flag):
     REDUCES = enum.auto()
     """Reduces the axes in ``axes`` to size 1, or removes them."""
     MULTIPLIES = enum.auto()
-    """A matrix product: each element is multiplied by at most all elements of the other operand."""
+    """A matrix product. Each element is multiplied by at most all elements of the other operand."""
     ATTENDS = enum.auto()
     """An attention: a product of queries and keys, and a product of its result and values."""
     CONVOLVES = enum.auto()
@@ -43,7 +43,7 @@ class Trait(enum.Flag):
     CONVERTS = enum.auto()
     """Converts elements to another dtype."""
     ALONG_AXES = enum.auto()
-    """Reads each element once or twice; all attributes except tensors are axes or types."""
+    """Reads each element once or twice. All attributes except tensors are axes or types."""
     HEAVY = enum.auto()
     """Many operations per element."""
     UNBOUNDED = enum.auto()
@@ -65,7 +65,7 @@ class Trait(enum.Flag):
     USES_BITS = enum.auto()
     """The result depends on the number of bits of the dtype."""
     TEXT = enum.auto()
-    """Changes or splits strings; results consist of words of the operands."""
+    """Changes or splits strings. The results consist of words of the operands."""
 
 
 COPIES = Trait.MOVES | Trait.REPEATS | Trait.SELECTS | Trait.FREE

@@ -37,19 +37,19 @@ class Window(Op):
             raise Undecided
         strides = attributes.get("strides") or [1] * rank
         dilations = attributes.get("dilations") or [1] * rank
-        has_rank = len(kernel) == len(strides) == len(dilations) == rank
-        if not has_rank or min(strides, default=1) < 1:
+        has_valid_lengths = len(kernel) == len(strides) == len(dilations) == rank
+        if not has_valid_lengths or min(strides, default=1) < 1:
             return [UNKNOWN]  # for these invalid nodes, some versions of onnx divide by 0
         spatial: list[Number] = []
         for size, extent, dilation, stride, pads in zip(
             sizes[2:], kernel, dilations, strides, _padding(a, rank), strict=True
         ):
-            reach = (extent - 1) * dilation + 1
+            window_size = (extent - 1) * dilation + 1
             if pads is not None:
-                positions = self._positions(a, size, reach, stride, pads)
+                positions = self._positions(a, size, window_size, stride, pads)
                 spatial.append(positions)
                 if not self.is_pool:  # the window of a pool may be larger than the operand
-                    steps = algebra.add(size, sum(pads) - reach)
+                    steps = algebra.add(size, sum(pads) - window_size)
                     algebra.required += (steps, algebra.sub(positions, 1))
             elif self.is_pool and dilation != 1:  # onnx ignores the dilation, onnxruntime does not
                 spatial.append(algebra.unknown(low=0))
@@ -60,7 +60,7 @@ class Window(Op):
         return (a.like(shape) + indices)[: a.n_outputs]
 
     def _positions(
-        self, a: Application, size: Number, reach: int, stride: int, pads: tuple[int, int]
+        self, a: Application, size: Number, window_size: int, stride: int, pads: tuple[int, int]
     ) -> Number:
         """Return the number of positions of a window.
 
@@ -69,7 +69,7 @@ class Window(Op):
         and returns one position.
         """
         algebra = a.algebra
-        steps = algebra.add(size, sum(pads) - reach)
+        steps = algebra.add(size, sum(pads) - window_size)
         if isinstance(steps, int) and steps < 0:
             return algebra.unknown(low=0)
         if not self.is_pool or a.attributes.get("ceil_mode") != 1:
@@ -88,10 +88,10 @@ class Window(Op):
             return self.implied_window(node, shape_of)
         operand = node.inputs[0] if node.inputs else None
         shape = None if operand is None else shape_of(operand)
-        written = node.attributes.get("kernel_shape")
-        rank = len(shape or ()) - 2 if shape else 0
-        if written is not None and not written.is_ref():
-            rank = len(written.value)
+        kernel_shape = node.attributes.get("kernel_shape")
+        rank = len(shape) - 2 if shape else 0
+        if kernel_shape is not None and not kernel_shape.is_ref():
+            rank = len(kernel_shape.value)
         if name in ("strides", "dilations"):
             return (1,) * rank or None
         if name == "pads":
@@ -107,12 +107,11 @@ class Window(Op):
 
 def _padding(a: Application, rank: int) -> list[tuple[int, int] | None]:
     """Return the padding at both ends of each axis; None for a padding that keeps the size."""
-    auto = a.attributes.get("auto_pad", "NOTSET")
-    auto = auto.decode() if isinstance(auto, bytes) else auto
-    if auto in ("SAME_UPPER", "SAME_LOWER"):
+    auto_pad = _text(a.attributes.get("auto_pad", "NOTSET"))
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         return [None] * rank
     pads = a.attributes.get("pads") or [0] * (2 * rank)
-    if auto == "VALID":
+    if auto_pad == "VALID":
         pads = [0] * (2 * rank)
     if len(pads) != 2 * rank:
         raise Undecided
@@ -130,7 +129,7 @@ def _window_of_weight(
 
 
 class Convolution(Window):
-    """An op with a window of weights."""
+    """An op that moves a window of weights."""
 
     weight_index = 1
 
@@ -152,7 +151,7 @@ class Conv(Convolution):
     excludes_negative_zero = (2,)
 
     def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
-        """Return the first and the last sizes of the weight."""
+        """Return the first size of the weight, and the sizes after the second."""
         sizes = a.shape(0)
         weight = a.shape(1)
         a.require(len(weight) == len(sizes))
@@ -224,8 +223,8 @@ class ConvTranspose(UninferredConvolution):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the fact that onnx infers, unless the sizes in onnxruntime differ."""
         inferred = a.inferred()
-        automatic = str(a.attributes.get("auto_pad"))
-        has_other_sizes = "output_padding" in a.attributes and "SAME" in automatic
+        auto_pad = str(a.attributes.get("auto_pad"))
+        has_other_sizes = "output_padding" in a.attributes and "SAME" in auto_pad
         if has_other_sizes or any(fact and fact.rank != inferred[0].rank for fact in a.inputs[:1]):
             return [Fact(inferred[0].dtype)]
         return inferred
@@ -257,7 +256,7 @@ class ConvTranspose(UninferredConvolution):
 
 @op("AveragePool", "LpPool", "MaxPool", traits=Trait.POOLS)
 class Pool(Window):
-    """An op with a window without weights."""
+    """An op that moves a window without weights."""
 
     is_pool = True
 

@@ -135,7 +135,7 @@ def test_a_compiled_kernel_is_checked_in_another_process(built, compiled, folder
     text = TEXT.replace(", float[8, 4] w)", ")")
     right, wrong = (parse(text, c=random(8, seed=3) + k, w=INPUTS["w"]) for k in (0, 1))
     assert compared(compiled, folder, right, INPUTS["a"], INPUTS["b"]) < 1e-4
-    with pytest.raises(CompileError, match="its results are wrong"):
+    with pytest.raises(CompileError, match="the kernel's results are wrong"):
         compared(compiled, folder, wrong, INPUTS["a"], INPUTS["b"])
 
 

@@ -78,7 +78,7 @@ def other_nan(x):
         ("y = Reciprocal(x)", lambda x: np.abs(1 / x) * np.where(x < 0, -1, 1), "infinities"),
         ("y = Neg(x)", lambda x: np.where(len(x) == 1, x, -x), "sizes of 1"),
         ("y = Neg(x)", lambda x: np.where(np.arange(len(x))[:, None] < 16, -x, x), "."),
-        ("y = Neg(x)", lambda x: -np.nan_to_num(x) if len(x) < 4 else -x, "in threes"),
+        ("y = Neg(x)", lambda x: -np.nan_to_num(x) if len(x) < 4 else -x, "with sizes of 3"),
     ],
 )
 def test_code_that_is_wrong_on_some_values_is_found(op, wrong, draw):

@@ -1,4 +1,4 @@
-"""The one-time check of a kernel: draws of inputs, and how far its results may be from right."""
+"""The one-time check of a kernel against onnxruntime: its random inputs and its tolerances."""
 
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ from onnxfold.tools.comparison.runners import open_runner
 from onnxfold.tools.comparison.tolerances import TOLERANCES, Noise
 
 # Size of the first symbolic dimension in most draws. Each further dimension is larger by 1.
-_ODD = 17
+_ODD_SIZE = 17
 # Size of symbolic dimensions in some draws, and in all draws whose inputs would be large otherwise.
-_SHORT = 3
+_SHORT_SIZE = 3
 # Factor of the sizes in the second draw for which the caller gives no nominal size.
-_TIMES_LARGER = 16
-# Total elements from which inputs are large.
-_MANY = 1 << 21
+_LARGE_FACTOR = 16
+# Maximum number of elements of all inputs in draws with odd sizes.
+_MAX_ODD_ELEMENTS = 1 << 21
 # Maximum bytes of all values in the second draw.
-_MAX_BYTES = 1 << 28
+_MAX_LARGE_BYTES = 1 << 28
 # Maximum bytes of all values in all draws, except for the first two draws.
 _MAX_DRAWN_BYTES = 1 << 30
-# Inputs of at most this many numbers are drawn several times: a single NaN may have no effect.
-_FEW = 1 << 12
+# Inputs with at most this number of elements are drawn several times, because a single NaN may have
+# no effect.
+_MAX_REPEATED_ELEMENTS = 1 << 12
 _REPEATS = 5
 # Factor of the repeats for inputs that contain a single NaN.
 _REPEATS_OF_ONE_NAN = 4
-_LARGE = "large sizes"
+_LARGE_SIZES = "large sizes"
 
 
 class Times(NamedTuple):
-    """Seconds of one call of a kernel, and of onnxruntime for the same: wall time and CPU time."""
+    """Wall times and CPU times of one call of a kernel and of onnxruntime, in seconds."""
 
     kernel: float
     onnxruntime: float
@@ -58,44 +59,53 @@ class Times(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Inputs for one call, with a name that completes "wrong for"."""
+    """Random inputs for one call. The name describes them in messages."""
 
     name: str
     arrays: list[Any]
 
 
 def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
-    """Make inputs with all kinds of values and sizes that can change the behavior of a kernel.
+    """Generate inputs for all kinds of values and sizes that can change the behavior of a kernel.
 
-    In the first draw, symbolic dimensions have nominal sizes. Without one, a batch has the size 1
-    and any other dimension 64. In the second draw, these other dimensions are 16 times as large,
-    unless all values together exceed 256 MB.
+    In the first draw, symbolic dimensions have nominal sizes. A dimension without a nominal size
+    has the size 1 if it is a batch, and 64 otherwise. In the second draw, these other dimensions
+    are 16 times as large, unless all values together exceed 256 MB.
+
+    Args:
+        inputs: The inputs of the component.
+        needs: The requirements of these inputs.
+        nominal: The nominal sizes of symbolic dimensions.
+
+    Raises:
+        CompileError: The values do not fit into memory at nominal sizes, or the dtype of an input
+            is not supported.
     """
     takes = needs.inputs
     usual = usual_sizes(needs.sizes, nominal, NOMINAL)
     if nbytes_at(needs.memory, usual) > allocatable_memory():
-        raise CompileError("there is not enough memory to check it at nominal sizes")
-    large = {n: s if n in nominal or s == 1 else _TIMES_LARGER * s for n, s in usual.items()}
-    sizes = dict.fromkeys(usual, _ODD)
-    is_many = sum(math.prod(shape_of(info, sizes)) for info in takes) > _MANY
-    odd = {name: _SHORT if is_many else _ODD + k for k, name in enumerate(usual)}
-    short = dict.fromkeys(usual, _SHORT)
-    wanted = [(USUAL.name, [USUAL], usual)]
-    if large != usual and nbytes_at(needs.memory, large) <= _MAX_BYTES:
-        wanted.append((_LARGE, [USUAL], large))
-    wanted += [(kind.name, [kind], odd) for kind in KINDS[1:]]
+        raise CompileError("there is not enough memory to check the kernel at nominal sizes")
+    large = {n: s if n in nominal or s == 1 else _LARGE_FACTOR * s for n, s in usual.items()}
+    sizes = dict.fromkeys(usual, _ODD_SIZE)
+    is_large = sum(math.prod(shape_of(info, sizes)) for info in takes) > _MAX_ODD_ELEMENTS
+    odd = {name: _SHORT_SIZE if is_large else _ODD_SIZE + k for k, name in enumerate(usual)}
+    short = dict.fromkeys(usual, _SHORT_SIZE)
+    plan = [(USUAL.name, [USUAL], usual)]
+    if large != usual and nbytes_at(needs.memory, large) <= _MAX_LARGE_BYTES:
+        plan.append((_LARGE_SIZES, [USUAL], large))
+    plan += [(kind.name, [kind], odd) for kind in KINDS[1:]]
     if usual:
-        wanted.append(("sizes of 1", [USUAL], dict.fromkeys(usual, 1)))
-        wanted.append((f"sizes of {min(odd.values())}", [USUAL], odd))
-        # Kernels compute rows shorter than a SIMD register by other code.
-        wanted += [(f"{kind.name}, in threes", [kind], short) for kind in NAN]
+        plan.append(("sizes of 1", [USUAL], dict.fromkeys(usual, 1)))
+        plan.append((f"sizes of {min(odd.values())}", [USUAL], odd))
+        # Kernels have separate code for rows that are shorter than a SIMD register.
+        plan += [(f"{kind.name} with sizes of {_SHORT_SIZE}", [kind], short) for kind in NAN]
     if len(inputs) > 1:
         for k in range(1, len(KINDS)):  # a different kind for each input
             kinds = [KINDS[(k * j + j // 2) % len(KINDS)] for j in range(1, 2 * len(inputs), 2)]
-            wanted.append(("; ".join(dict.fromkeys(kind.name for kind in kinds)), kinds, odd))
+            plan.append(("; ".join(dict.fromkeys(kind.name for kind in kinds)), kinds, odd))
     rng = np.random.default_rng(0)
-    made: list[Draw] = []
-    for name, kinds, sizes in wanted:
+    drawn: list[Draw] = []
+    for name, kinds, sizes in plan:
         repeats = _REPEATS
         if kinds == [NAN[-1]]:
             repeats *= _REPEATS_OF_ONE_NAN
@@ -104,16 +114,16 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
                 _array(rng, value, info, kinds[k % len(kinds)], sizes)
                 for k, (value, info) in enumerate(zip(inputs, takes, strict=True))
             ]
-            made.append(Draw(name, arrays))
-            if len(kinds) > 1 or sum(array.size for array in arrays) > _FEW:
+            drawn.append(Draw(name, arrays))
+            if len(kinds) > 1 or sum(array.size for array in arrays) > _MAX_REPEATED_ELEMENTS:
                 break
-        if len(made) > 1 and (len(made) + 1) * nbytes_at(needs.memory, sizes) > _MAX_DRAWN_BYTES:
+        if len(drawn) > 1 and (len(drawn) + 1) * nbytes_at(needs.memory, sizes) > _MAX_DRAWN_BYTES:
             break
-    return made
+    return drawn
 
 
 def shape_of(info: TensorInfo, sizes: Mapping[str, int]) -> list[int]:
-    """Return the shape of an input where symbolic dimensions have these sizes."""
+    """Return the shape of an input, with these sizes of its symbolic dimensions."""
     return [d if isinstance(d, int) else sizes[str(d)] for d in info.shape or ()]
 
 
@@ -124,12 +134,13 @@ def _array(
     kind: Numbers,
     sizes: Mapping[str, int],
 ) -> Any:
+    """Return random numbers of a kind for an input."""
     shape = shape_of(info, sizes)
     dtype = value.dtype
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype is None or dtype.numpy().kind not in "iufV":
-        raise CompileError(f"the check cannot generate {info.dtype} for {info.name!r}")
+        raise CompileError(f"the check cannot generate {info.dtype} values for {info.name!r}")
     if not dtype.is_integer():
         return random_floats(rng, dtype, shape, kind.floats)
     least, end = integer_range(dtype) if info.rows is None else (-info.rows, info.rows)
@@ -149,13 +160,23 @@ def check_kernel(
 ) -> tuple[float, Times]:
     """Compare a kernel with onnxruntime on the same model, in another process.
 
-    Both are timed for the draws of usual and large sizes.
+    Both are timed for the draws with usual and with large sizes.
+
+    Args:
+        kernel: The kernel.
+        folder: The folder to which the file names of the kernel are relative.
+        model: The model of the component, for onnxruntime.
+        inputs: The draws. A draw with large sizes is the second one.
+        seconds: The time limit of all calls.
 
     Returns:
-        The largest error, and the times for the sizes at which the kernel is slowest relative to
-        onnxruntime.
+        The largest error, see `largest_error`, and the times for the sizes at which the kernel is
+        slowest relative to onnxruntime.
+
+    Raises:
+        CompileError: A result is outside of the tolerance, or the process fails.
     """
-    timed = 1 + any(draw.name == _LARGE for draw in inputs)
+    timed = 1 + any(draw.name == _LARGE_SIZES for draw in inputs)
     weights = weights_of(model.graph.initializers, kernel.weights)
     arrays = [*weights.values(), *(array for draw in inputs for array in draw.arrays)]
     function = "onnxfold.runtime.backends.loading:try_kernel"
@@ -163,24 +184,24 @@ def check_kernel(
     graph = model.graph
     largest = 0.0
     values = (*graph.inputs, *(v for node in graph for v in node.outputs))
-    kinds = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
-    fewest = max(kinds, key=TOLERANCES.__getitem__, default=None)
-    least = None if fewest is None else fewest.numpy().name
+    dtypes = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
+    coarsest = max(dtypes, key=TOLERANCES.__getitem__, default=None)
+    rounded_to = None if coarsest is None else coarsest.numpy().name
     with work_folder() as scratch:
-        file = scratch / "model.onnx"  # weights are copied from file to file
+        file = scratch / "model.onnx"  # external data is copied from file to file
         storage.save(model, file, external_data=True, fsync=False)
         request = [asdict(kernel), str(folder.resolve()), str(file), len(inputs), timed]
         with limits(seconds, "the kernel") as bounds:
-            measured, made = isolated.run(function, request, arrays, **bounds)
-        results = iter(made)
+            measured, results = isolated.run(function, request, arrays, **bounds)
+        remaining = iter(results)
         with Noise(str(file), lambda source: open_runner(source)[1], TOLERANCES) as noise:
             for draw in inputs:
-                got = list(islice(results, count))
-                want = list(islice(results, count))
+                got = list(islice(remaining, count))
+                want = list(islice(remaining, count))
                 feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
                 outputs: dict[str, Any] = dict(zip(kernel.outputs, want, strict=True))
                 allowed = functools.partial(noise.allowed, feeds, outputs)
-                largest = max(largest, largest_error(draw, got, outputs, allowed, least))
+                largest = max(largest, largest_error(draw, got, outputs, allowed, rounded_to))
     times = [Times(*seconds) for seconds in measured]
     return largest, max(times, key=lambda each: each.kernel / each.onnxruntime)
 
@@ -188,18 +209,18 @@ def check_kernel(
 def largest_error(
     draw: Draw,
     results: Sequence[Any],
-    wanted: Mapping[str, Any],
+    expected: Mapping[str, Any],
     allowed: Callable[[Callable[[Mapping[str, Any]], bool]], Mapping[str, Any]],
-    least: str | None = None,
+    rounded_to: str | None = None,
 ) -> float:
-    """Return the largest error of a kernel's results, relative to onnxruntime's.
+    """Return the largest error of a kernel's results relative to those of onnxruntime.
 
     Args:
         draw: The inputs.
         results: The results of the kernel.
-        wanted: The results of onnxruntime by name.
+        expected: The results of onnxruntime by name.
         allowed: Returns the allowed absolute differences by name, see `Noise.allowed`.
-        least: The float type with the fewest digits among all values of the model, see `error_of`.
+        rounded_to: The least precise float type of all values in the model, see `error_of`.
 
     Raises:
         CompileError: A result is outside of the tolerance.
@@ -207,44 +228,47 @@ def largest_error(
     largest = 0.0
 
     def errors(atol: Mapping[str, Any]) -> list[tuple[Distance, float]]:
-        pairs = zip(results, wanted.items(), strict=True)
-        return [error_of(got, want, least, atol.get(name, 0.0)) for got, (name, want) in pairs]
+        pairs = zip(results, expected.items(), strict=True)
+        return [error_of(got, want, rounded_to, atol.get(name, 0.0)) for got, (name, want) in pairs]
 
-    made = errors({})
-    if not all(found.within for found, _ in made):
-        made = errors(allowed(lambda atol: all(found.within for found, _ in errors(atol))))
-    for got, want, (found, magnitude) in zip(results, wanted.values(), made, strict=True):
+    distances = errors({})
+    if not all(found.within for found, _ in distances):
+        distances = errors(allowed(lambda atol: all(found.within for found, _ in errors(atol))))
+    for got, want, (found, magnitude) in zip(results, expected.values(), distances, strict=True):
         if not found.within:
-            problem = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"
-            given, expected = (shaped(array.dtype.name, array.shape) for array in (got, want))
-            if given != expected:
-                problem = f"an output is {given}, expected {expected}"
+            problem = f"an error of {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"
+            type_of_result, expected_type = (shaped(a.dtype.name, a.shape) for a in (got, want))
+            if type_of_result != expected_type:
+                problem = f"an output is {type_of_result}, expected {expected_type}"
             if found.nonfinite_mismatch:
                 problem = "different NaN or infinities"
-            raise CompileError(f"its results are wrong: {problem}, for {draw.name}")
+            raise CompileError(f"the kernel's results are wrong: {problem}, for {draw.name}")
         relative = found.max_abs_error / magnitude if magnitude else 0.0
         largest = max(largest, min(found.max_rel_error, relative))
     return largest
 
 
 def error_of(
-    got: Any, want: Any, least: str | None = None, atol: Any = 0.0
+    got: Any, want: Any, rounded_to: str | None = None, atol: Any = 0.0
 ) -> tuple[Distance, float]:
     """Return the error of a result, and the mean magnitude of the expected finite elements.
 
-    Numbers are first rounded to the type ``least``. Absolute differences up to ``atol`` are
-    allowed.
+    Args:
+        got: The result of the kernel.
+        want: The result of onnxruntime.
+        rounded_to: The name of a float dtype in NumPy. Floats are first rounded to it.
+        atol: The allowed absolute difference.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Distance(want.size, math.inf, within=False), 0.0
     if not is_float(want.dtype):
         return distance(want, got, Tolerance()), 0.0
-    if least is not None:
+    if rounded_to is not None:
         with np.errstate(all="ignore"):  # numbers outside of the range of the type
-            got, want = got.astype(least), want.astype(least)
+            got, want = got.astype(rounded_to), want.astype(rounded_to)
     wide = np.abs(want.astype(np.float64))
     magnitude = float(np.mean(wide, where=np.isfinite(wide))) if np.isfinite(wide).any() else 0.0
     rtol = TOLERANCES.get(ir.DataType.from_numpy(want.dtype), 0.0)
-    # Subnormal numbers have fewer digits, and some code flushes them to zero.
+    # Subnormal numbers are less precise, and some code flushes them to zero.
     smallest = float(ml_dtypes.finfo(want.dtype).smallest_normal)  # type: ignore[no-untyped-call]
     return distance(want, got, Tolerance(rtol, np.maximum(atol, smallest))), magnitude

@@ -234,7 +234,7 @@ WRONG = """
         ("raise(SIGSEGV); return NULL;", rf"crashed \({ACCESS_VIOLATION}\)"),
         ("errno = EPERM; return NULL;", "failed: Operation not permitted"),
         ("return omTensorListCreate(NULL, 0);", "the kernel has 0 results, not 1"),
-        (WRONG, "its results are wrong"),
+        (WRONG, "the kernel's results are wrong"),
     ],
 )
 def test_wrong_kernels_are_not_used(compiler, adapter, tmp_path, monkeypatch, body, reason):

@@ -198,7 +198,7 @@ class SymbolicAnalysis(FactPropagation):
         return None
 
     def _suppose(
-        self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
+        self, node: ir.Node, hypothesis: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
         """Return the facts of a node's outputs under additional facts; None if the node fails."""
         scope = self.scopes.find(node.graph)
@@ -206,7 +206,7 @@ class SymbolicAnalysis(FactPropagation):
         algebra = self.algebra
         facts = self._facts
         requirements = algebra.required
-        self._facts = ChainMap({}, known, facts)
+        self._facts = ChainMap({}, hypothesis, facts)
         algebra.required = []
         self.nesting += 1
         results = self._results(node, scope)

@@ -82,12 +82,12 @@ class ConstantPropagation(ir.passes.InPlacePass):
         run.pool.unbind_all()  # the stored tensors hold references to their buffers
         folded = len(folding.cut.removed) + folding.inlined
         outcome.folded += folded
-        outcome.stays = {}
+        outcome.kept_nodes = {}
         for node, decision in folding.decisions:
             if decision.folded:
                 outcome.folds.append(decision)
             else:
-                outcome.stays[node] = decision
+                outcome.kept_nodes[node] = decision
         outcome.declined = folding.cut.declined
         return ir.passes.PassResult(model, modified=folded > 0)
 

@@ -29,7 +29,7 @@ class Result:
     """Number of nodes that were removed because their results are constant."""
     folds: list[Decision] = field(default_factory=list)
     """The decisions to fold nodes, recorded with ``explain``."""
-    stays: dict[ir.Node, Decision] = field(default_factory=dict)
+    kept_nodes: dict[ir.Node, Decision] = field(default_factory=dict)
     """Nodes with constant inputs that the last constant propagation kept."""
     rounded: dict[str, str] = field(default_factory=dict)
     """Values that could not be computed in wide precision, with the reasons."""
@@ -55,7 +55,7 @@ class Result:
 
     def kept(self) -> list[Decision]:
         """Return the decisions about kept nodes that no later pass has removed."""
-        return [d for node, d in self.stays.items() if node.graph is not None]
+        return [d for node, d in self.kept_nodes.items() if node.graph is not None]
 
     def add_rewrites(self, report: RewriteReport) -> None:
         """Add the counts and warnings of an application of the rules."""

@@ -184,7 +184,7 @@ class Cut:
         for node in operations:
             if folded or node in self._kept:
                 decisions.append((node, self._decision(node, use_counts)))
-        for node, reason in self._sweep.stays.items():
+        for node, reason in self._sweep.unfoldable.items():
             decisions.append((node, _describe(node, folded=False, reason=reason)))
         return decisions
 

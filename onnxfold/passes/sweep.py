@@ -83,7 +83,7 @@ class Sweep:
         """Dequantized weights, also transposed or reshaped ones, which are not stored."""
         self.body_operands: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read if the node is kept."""
-        self.stays: dict[ir.Node, str] = {}
+        self.unfoldable: dict[ir.Node, str] = {}
         """Nodes with constant inputs that cannot be folded, with the reasons."""
         self.inlined = 0
 
@@ -136,7 +136,7 @@ class Sweep:
                 return
             except Unfoldable as error:
                 reason = str(error)
-        self.stays[node] = reason
+        self.unfoldable[node] = reason
 
     def _reason_to_keep(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         if node in self._uncomputable:

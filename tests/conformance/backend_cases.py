@@ -109,7 +109,7 @@ def _reason(model: onnx.ModelProto, remaining: Counter[str]) -> str:
     from onnxfold.passes.pipeline import run_passes
 
     outcome = run_passes(storage.from_proto(model), Options(fold_all=True))
-    reasons = "; ".join(f"{d.op_type}: {d.reason}" for d in outcome.stays.values())
+    reasons = "; ".join(f"{d.op_type}: {d.reason}" for d in outcome.kept_nodes.values())
     return reasons or f"no reason recorded for {dict(remaining)}"
 
 

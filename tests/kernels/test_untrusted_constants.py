@@ -66,7 +66,7 @@ def test_all_nodes_of_a_model_share_one_time_limit():
     weights = {f"s{k}": np.array([k, 1], np.float32) for k in range(5)}
     proto = with_weights(proto, **weights, s=np.array([0, 1], np.float32))
     folded = fold(proto, time=TimeLimit(2.0))
-    reasons = [d.reason for d in folded.outcome.stays.values() if d.op_type == "Loop"]
+    reasons = [d.reason for d in folded.outcome.kept_nodes.values() if d.op_type == "Loop"]
     assert len(reasons) == 5
     assert reasons[-1] == "the 2.0 s for evaluating constants of this model are used up"
     assert 1 <= sum("takes longer" in reason for reason in reasons) <= 3

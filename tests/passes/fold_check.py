@@ -59,7 +59,7 @@ def fold(
     result = storage.to_proto(opened)
     if is_valid:
         onnx.checker.check_model(result)
-    reasons = {d.op_type.rpartition("::")[2]: d.reason for d in outcome.stays.values()}
+    reasons = {d.op_type.rpartition("::")[2]: d.reason for d in outcome.kept_nodes.values()}
     folded = Folded(proto, result, outcome, count_ops(opened), reasons)
     assert interface(proto) == interface(result)
     if feeds is not None:

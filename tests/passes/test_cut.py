@@ -139,7 +139,7 @@ def test_keep_takes_precedence_over_fold():
 
 
 def decisions(folded):
-    kept = [*folded.outcome.stays.values()]
+    kept = [*folded.outcome.kept_nodes.values()]
     return {d.value: d for d in (*folded.outcome.folds, *kept)}
 
 

@@ -61,7 +61,7 @@ def test_memory_of_strings_includes_their_texts():
     proto = parse(f"g () => (string[1] y) {{ {doubled} y = Identity (s20) }}")
     text = onnx.numpy_helper.from_array(np.array(["x" * 1000], object))
     folded = fold(with_weights(proto, s0=text), memory_limit=32 << 20, time=TimeLimit(20.0))
-    assert any("memory" in d.reason for d in folded.outcome.stays.values())
+    assert any("memory" in d.reason for d in folded.outcome.kept_nodes.values())
     assert folded.proto.ByteSize() <= folded.before.ByteSize()
 
 

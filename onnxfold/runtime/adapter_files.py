@@ -1,6 +1,6 @@
-"""Read adapters from files.
+"""Read adapters from .safetensors, .npz and .onnx_adapter files.
 
-A file is .safetensors (with the configuration of peft in its folder), .npz or .onnx_adapter.
+The folder of a .safetensors or .npz file can contain a configuration that peft has written.
 """
 
 from __future__ import annotations
@@ -29,12 +29,18 @@ _TYPES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-"""Element types by their names in safetensors."""
+"""NumPy dtypes by the names of element types in safetensors."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter: tensors by name, its file unless it is the caller's, and its configuration."""
+    """An adapter.
+
+    Attributes:
+        tensors: The tensors by name.
+        file: The file; None if the caller passed the tensors.
+        config: The configuration of peft; None without any.
+    """
 
     tensors: Mapping[str, Feed]
     file: Path | None = None
@@ -43,25 +49,35 @@ class Adapter:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """The configuration of a LoRA in peft: the factor of the product of its two matrices. ``alpha``
-    is the numerator, ``alphas`` has others by the end of a module's name, and ``by_root`` says that
-    the denominator is the square root of the rank instead of the rank.
+    """The configuration of a LoRA in peft, which scales the product of its two matrices.
+
+    Attributes:
+        alpha: The numerator of the scale.
+        alphas: The numerators for some modules, by the end of the module's name.
+        is_rank_stabilized: Whether the denominator is the square root of the rank instead of the
+            rank.
     """
 
     alpha: float
     alphas: Mapping[str, float]
-    by_root: bool = False
+    is_rank_stabilized: bool = False
 
     def scale(self, module: str, rank: int) -> float:
-        """Return the factor for a module with an adapter of this rank; the first pattern counts."""
-        own = (a for name, a in self.alphas.items() if f".{module}".endswith(f".{name}"))
-        alpha = next(own, self.alpha)
-        return alpha / (math.sqrt(rank) if self.by_root else rank) if rank else 1.0
+        """Return the scale for a module whose adapter has this rank.
+
+        The first entry of ``alphas`` that matches the module replaces ``alpha``.
+        """
+        matches = (a for name, a in self.alphas.items() if f".{module}".endswith(f".{name}"))
+        alpha = next(matches, self.alpha)
+        return alpha / (math.sqrt(rank) if self.is_rank_stabilized else rank) if rank else 1.0
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
-    """Read an adapter from a file or from a folder that peft has written. A UsageError says that
-    the kind of file is unknown, a ModelError that it is damaged or cannot be read.
+    """Read an adapter from a file, or from a folder that peft has written.
+
+    Raises:
+        UsageError: The kind of file or of adapter is not supported.
+        ModelError: A file is damaged or cannot be read.
     """
     file = Path(path)
     if file.is_dir():
@@ -69,11 +85,12 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
     readers = {".safetensors": _safetensors, ".npz": _npz, ".onnx_adapter": _onnx_adapter}
     read = readers.get(file.suffix)
     if read is None:
-        raise UsageError(f"an adapter is one of {', '.join(readers)}, or peft's folder", file=file)
+        reason = f"expected a file with the suffix {', '.join(readers)}, or a folder of peft"
+        raise UsageError(f"unknown kind of adapter: {reason}", file=file)
     try:
         config = file.with_name("adapter_config.json")
-        is_scaled = file.suffix == ".onnx_adapter" or not config.is_file()
-        return Adapter(read(file), file, None if is_scaled else _config(config))
+        has_config = file.suffix != ".onnx_adapter" and config.is_file()
+        return Adapter(read(file), file, _config(config) if has_config else None)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}", file=file) from error
 
@@ -82,7 +99,7 @@ def _safetensors(file: Path) -> dict[str, Array]:
     try:
         import safetensors
     except ImportError:
-        reason = "reading it needs safetensors: pip install 'onnxfold[adapters]'"
+        reason = "reading the file requires safetensors: pip install 'onnxfold[adapters]'"
         raise UsageError(reason, file=file) from None
     try:
         entries = safetensors.deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
@@ -92,7 +109,8 @@ def _safetensors(file: Path) -> dict[str, Array]:
     for name, entry in entries:
         dtype = _TYPES.get(entry["dtype"])
         if dtype is None:
-            raise ModelError(f"{name!r} is of type {entry['dtype']}, which ONNX has not", file=file)
+            reason = f"{name!r} has the dtype {entry['dtype']}, which ONNX does not support"
+            raise ModelError(reason, file=file)
         arrays[name] = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
     return arrays
 
@@ -103,22 +121,23 @@ def _npz(file: Path) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files}
     except OSError:
         raise
-    except Exception:  # NumPy, zipfile and zlib raise many classes
+    except Exception:  # NumPy, zipfile and zlib raise many classes of exceptions
         raise ModelError("not an .npz file, or damaged", file=file) from None
 
 
 def _onnx_adapter(file: Path) -> dict[str, Feed]:
     import onnxruntime as ort
 
-    with file.open("rb"):  # the error of onnxruntime for a missing file is less clear
+    with file.open("rb"):  # onnxruntime's message about a missing file is less clear
         pass
     try:
         adapter = ort.AdapterFormat.read_adapter(str(file))
         values = dict(adapter.get_parameters())
     except Exception as error:  # the exceptions of onnxruntime have no common base class
-        raise ModelError(f"onnxruntime does not read it: {error}", file=file) from error
+        raise ModelError(f"onnxruntime cannot read the file: {error}", file=file) from error
     for value in values.values():
-        value.adapter = adapter  # owns the memory; older versions of onnxruntime do not keep it
+        # The adapter owns the memory. Values of older versions of onnxruntime do not refer to it.
+        value.adapter = adapter
     return values
 
 
@@ -126,13 +145,14 @@ def _config(file: Path) -> LoraConfig:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         if document.get("peft_type", "LORA") != "LORA":
-            raise UsageError(f"{document['peft_type']!r} is no LoRA", file=file)
+            reason = f"peft_type {document['peft_type']!r} is not supported, only 'LORA'"
+            raise UsageError(reason, file=file)
         alphas = {str(k): float(v) for k, v in (document.get("alpha_pattern") or {}).items()}
         config = LoraConfig(float(document["lora_alpha"]), alphas, bool(document.get("use_rslora")))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"damaged: {error!r}", file=file) from None
     for name in alphas:
         if re.fullmatch(r"[\w.]+", name) is None:
-            reason = f"alpha_pattern {name!r}: only names are read, not expressions"
+            reason = f"alpha_pattern {name!r}: regular expressions are not supported, only names"
             raise UsageError(reason, file=file)
     return config

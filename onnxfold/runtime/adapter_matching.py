@@ -20,21 +20,26 @@ from onnxfold.tools.comparison.result import is_float
 
 _Parts = tuple[str, ...]
 
-# The prefix of peft for the names of a model's modules.
-_WRAPPER = re.compile(r"(^|\.)base_model\.model\.")
-# Names followed by the name of the adapter, which its file omits.
-_NAMED = re.compile(r"\.(lora_[AB]|modules_to_save)\.[^.]+(?=\.)|\.(lora_embedding_[AB])\.[^.]+$")
+# The prefix that peft adds to the names of a model's modules.
+_MODEL_PREFIX = re.compile(r"(^|\.)base_model\.model\.")
+# The name of the adapter after these parts of a name. Files of adapters omit it.
+_ADAPTER_NAME = re.compile(
+    r"\.(lora_[AB]|modules_to_save)\.[^.]+(?=\.)|\.(lora_embedding_[AB])\.[^.]+$"
+)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How a tensor of an adapter fits a runtime constant.
+    """The match of a tensor of an adapter with a runtime constant.
 
     Attributes:
-        constant: The name of the matching runtime constant; None if no constant matches.
+        tensor: The name of the tensor.
+        shape: The shape of the tensor.
+        constant: The name of the matching runtime constant; None unless exactly one matches.
         transposed: Whether the tensor is the transpose of the constant.
-        factor: The factor that gives the product of the adapter its configured scale.
-        problem: The reason why it does not fit; None if it fits.
+        factor: The factor for the tensor that gives the product of the adapter its configured
+            scale.
+        problem: The reason why the tensor does not fit; None if it fits.
     """
 
     tensor: str
@@ -46,10 +51,11 @@ class Fit:
 
 
 def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
-    """Return the fit of each tensor of an adapter to the runtime constants, in file order.
+    """Match each tensor of an adapter with the runtime constants, in the order of the file.
 
-    A tensor matches the constant of the same name, or the one of the same PyTorch parameter:
-    without the additions of peft, the shorter name is the end of the longer one.
+    A tensor matches the constant with the same name. Otherwise, it matches the constant that is the
+    same parameter in PyTorch: one of the two names, without the additions of peft, ends with the
+    other one.
     """
     infos = {info.name: info for info in manifest.runtime_constants}
     weights = {weight.name: weight for weight in manifest.weights}
@@ -61,13 +67,13 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
             constant = constants[0]
             found.append(_fit(name, feed, infos[constant], weights.get(constant), adapter.config))
         else:
-            several = f"may be {' or '.join(map(repr, constants[:3]))}"
-            problem = several if constants else "no runtime constant is called that"
+            several = f"several constants match, such as {' and '.join(map(repr, constants[:3]))}"
+            problem = several if constants else "no runtime constant has this name"
             found.append(Fit(name, _shape(name, feed), problem=problem))
-    often: Counter[str | None] = Counter(fit.constant for fit in found if fit.constant is not None)
+    counts: Counter[str | None] = Counter(fit.constant for fit in found if fit.constant is not None)
     return [
-        replace(fit, problem=f"several tensors are {fit.constant!r}")
-        if often[fit.constant] > 1
+        replace(fit, problem=f"several tensors match {fit.constant!r}")
+        if counts[fit.constant] > 1
         else fit
         for fit in found
     ]
@@ -76,13 +82,25 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
 def runtime_constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
-    """Return the runtime constants in an adapter, not copied unless they are converted."""
+    """Return the runtime constants in an adapter. Only converted tensors are copied.
+
+    Args:
+        source: The path of an adapter, or its tensors by name.
+        manifest: The manifest of the split model.
+
+    Returns:
+        The runtime constants by name.
+
+    Raises:
+        UsageError: A tensor does not fit.
+    """
     adapter = Adapter(source) if isinstance(source, Mapping) else read_adapter(source)
     found = fits(adapter, manifest)
     wrong = [fit for fit in found if fit.problem is not None]
     if wrong:
-        more = f" (and {len(wrong) - 1} more: see onnxfold adapters)" if len(wrong) > 1 else ""
-        reason = f"{wrong[0].tensor!r}: {wrong[0].problem}{more}"
+        reason = f"{wrong[0].tensor!r}: {wrong[0].problem}"
+        if len(wrong) > 1:
+            reason += f"; {len(wrong)} tensors do not fit, 'onnxfold adapters' lists all of them"
         raise UsageError(reason, file=adapter.file)
     dtypes = {info.name: info.dtype for info in manifest.runtime_constants}
     return {
@@ -92,42 +110,52 @@ def runtime_constants_of(
 
 
 def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
-    """Return the constants with the same name as a tensor, else with a longer or a shorter one."""
-    same = [name for name, own in names.items() if own == parts]
-    longer = [name for name, own in names.items() if own[-len(parts) :] == parts]
-    ends = {name: len(own) for name, own in names.items() if parts[-len(own) :] == own}
-    longest = max(ends.values(), default=0)
-    return same or longer or [name for name, length in ends.items() if length == longest]
+    """Return the constants that may match a tensor.
+
+    These are the constants with the same name. If there are none, they are the constants whose
+    names end with the name of the tensor. If these do not exist either, they are the constants with
+    the longest names that the name of the tensor ends with.
+    """
+    same = [name for name, other in names.items() if other == parts]
+    longer = [name for name, other in names.items() if other[-len(parts) :] == parts]
+    shorter = {name: len(other) for name, other in names.items() if parts[-len(other) :] == other}
+    longest = max(shorter.values(), default=0)
+    return same or longer or [name for name, length in shorter.items() if length == longest]
 
 
 def _parts(name: str) -> _Parts:
     """Return the components of a parameter's name, without the additions of peft."""
-    name = _NAMED.sub(r".\1\2", "." + _WRAPPER.sub(r"\1", name, count=1))
+    name = _ADAPTER_NAME.sub(r".\1\2", "." + _MODEL_PREFIX.sub(r"\1", name, count=1))
     return tuple(part for part in name.split(".")[1:] if part != "modules_to_save")
 
 
 def _fit(
     name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
 ) -> Fit:
-    """Return the fit of a tensor to a constant; its factor is the ratio of the two scales."""
+    """Match a tensor with a constant.
+
+    The factor is the scale in the configuration of the adapter, divided by the scale in the model.
+    """
     fit = Fit(name, _shape(name, feed))
-    straight = info.takes(fit.shape)
-    turned = info.takes(fit.shape[::-1])
-    expected = info.name != name and weight is not None and weight.transposed
-    transposed = turned if (expected or not straight) and len(fit.shape) == 2 else False
+    fits_directly = info.takes(fit.shape)
+    fits_transposed = info.takes(fit.shape[::-1])
+    # if both shapes fit, a tensor with the name of its PyTorch parameter has the layout of PyTorch
+    is_transpose = info.name != name and weight is not None and weight.transposed
+    is_matrix = len(fit.shape) == 2
+    transposed = fits_transposed if (is_transpose or not fits_directly) and is_matrix else False
     fit = replace(fit, constant=info.name, transposed=transposed)
-    if not straight and not transposed:
+    if not fits_directly and not transposed:
         return replace(fit, problem=f"the constant is {info}")
-    wanted = _numpy_dtype(info.dtype)
-    # onnxruntime's own values are checked when they are set
-    dtype = feed.dtype if isinstance(feed, np.ndarray) else wanted
-    if dtype != wanted and not (is_float(dtype) and is_float(wanted)):
-        return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
-    module, *second = re.split(r"(?:^|\.)lora_(?:embedding_)?B(?=\.|$)", name)
-    if config is None or not second:
+    expected = _numpy_dtype(info.dtype)
+    # the session checks the dtypes of onnxruntime's values
+    dtype = feed.dtype if isinstance(feed, np.ndarray) else expected
+    if dtype != expected and not (is_float(dtype) and is_float(expected)):
+        return replace(fit, problem=f"the dtype is {dtype}, and the constant is {info}")
+    module, *suffix_of_b = re.split(r"(?:^|\.)lora_(?:embedding_)?B(?=\.|$)", name)
+    if config is None or not suffix_of_b:
         return fit
     if weight is None or weight.scale is None:
-        return replace(fit, problem="what the model multiplies it by is not known")
+        return replace(fit, problem="the scale of the adapter in the model is not known")
     return replace(fit, factor=config.scale(module, fit.shape[1]) / weight.scale)
 
 

@@ -249,7 +249,7 @@ def test_invalid_requests_are_refused_and_change_nothing(service, tmp_path):
     url = f"/v1/tenants/{SWAPPED}"
     for method, path, body, expected, reason in (
         ("PUT", url, b"no tar", 400, "truncated header"),
-        ("PUT", url, tar_of(tmp_path / "other"), 400, "no runtime constant is called"),
+        ("PUT", url, tar_of(tmp_path / "other"), 400, "no runtime constant has this name"),
         ("PUT", "/v1/tenants/..", tar_of(LORA / "rank8"), 404, "there is no tenant '..'"),
         ("POST", f"{url}/run", b"{}", 400, "inputs must be"),
         ("POST", f"{url}/run", b'{"inputs": {"input_ids": [[99]]}}', 400, "out of data bounds"),

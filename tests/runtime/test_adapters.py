@@ -107,7 +107,7 @@ def test_tensors_of_other_models_are_refused(lora, tmp_path):
     path = tmp_path / "other.safetensors"
     name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_A.weight"
     save_file({name.format(7): random(8, 32)}, path)
-    with pytest.raises(UsageError, match="no runtime constant is called that"):
+    with pytest.raises(UsageError, match="no runtime constant has this name"):
         lora.fold(path)
     with pytest.raises(UsageError, match="expected an array or an OrtValue, got list"):
         lora.fold({name.format(0): [[1.0, 2.0]]})
@@ -148,15 +148,15 @@ def test_a_bias_of_which_the_factor_is_not_known_is_refused(tmp_path):
     model = parse("factors with a bias", a=random(16, 4), b=random(4, 12), c=random(12))
     session = onnxfold.Session(named(model), runtime_constants=["*.lora_*"])
     adapter = adapter_of(tmp_path, {"lora_alpha": 12}, **{"lora_B.bias": random(12)})
-    with pytest.raises(UsageError, match="what the model multiplies it by is not known"):
+    with pytest.raises(UsageError, match="the scale of the adapter in the model is not known"):
         session.fold(adapter)
 
 
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}, "only names are read, not expressions"),
-        ({"lora_alpha": 8, "peft_type": "LOHA"}, "'LOHA' is no LoRA"),
+        ({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}, "regular expressions are not supported"),
+        ({"lora_alpha": 8, "peft_type": "LOHA"}, "peft_type 'LOHA' is not supported"),
     ],
 )
 def test_configurations_that_are_not_understood_are_refused(plain, tmp_path, config, reason):
@@ -270,7 +270,7 @@ SIX_BITS = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
         ("safetensors", struct.pack("<Q", len(SIX_BITS)) + SIX_BITS + b"abc", "F6_E2M3"),
         ("npz", b"PK but no more", "not an .npz file, or damaged"),
         ("npz", ONE_ARRAY.ljust(127) + b"\n1", "not an .npz file, or damaged"),
-        ("onnx_adapter", b"no adapter", "onnxruntime does not read it"),
+        ("onnx_adapter", b"no adapter", "onnxruntime cannot read the file"),
     ],
 )
 def test_files_that_are_not_understood_are_refused(session, tmp_path, kind, content, reason):
@@ -291,7 +291,7 @@ def test_safetensors_are_read_by_their_library(session, tmp_path, monkeypatch):
 def test_files_that_are_none(session, tmp_path):
     with pytest.raises(ModelError, match="No such file"):
         session.fold(tmp_path / "it.safetensors")
-    with pytest.raises(UsageError, match="an adapter is one of"):
+    with pytest.raises(UsageError, match="unknown kind of adapter"):
         session.fold(tmp_path / "it.bin")
 
 

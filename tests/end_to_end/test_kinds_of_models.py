@@ -285,7 +285,7 @@ def test_sessions_bundles_and_handles_print_a_few_lines(tmp_path):
     handle = session.fold({"r": np.ones((2, 2), np.float32)})
     assert repr(handle) == "handle of 1 tensor, 16 bytes folded\ns"
     assert "folded 1 time in" in repr(session) and len(repr(session).splitlines()) == 5
-    assert "its cache has 16 bytes" in repr(session)
+    assert "the cache contains 16 bytes" in repr(session)
 
 
 @pytest.mark.parametrize("name", ["optimize", "optimize_file", "plan", "batch", "split", "slim"])

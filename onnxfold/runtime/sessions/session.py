@@ -1,5 +1,6 @@
-"""A session like onnxruntime's that computes what depends on runtime constants only once.
+"""Sessions on split models, with the interface of onnxruntime's sessions.
 
+A session computes the nodes that depend only on runtime constants once for each setting.
 >>> session = onnxfold.Session("bundle")  # doctest: +SKIP
 >>> session.run(None, {"states": states, "ids": ids})  # folds, then runs entry  # doctest: +SKIP
 >>> session.run(None, {"states": states, "ids": more})  # runs entry only  # doctest: +SKIP
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
 
     Source = Bundle | ModelLike
 else:
-    Source = Any  # opening a bundle loads nothing that models need
+    Source = Any  # opening a bundle does not import onnx-ir
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input, described as onnxruntime's ``NodeArg`` does."""
+    """An input, with the attributes of onnxruntime's ``NodeArg``."""
 
     name: str
     type: str
@@ -62,10 +63,12 @@ class Session(Printable):
     constant with a default value has this value in every run that does not feed it.
 
     The session compares the bits of each value with a copy of the last value, even for read-only
-    arrays. So an array may be overwritten with new values. New content is folded again unless the
-    cache contains it. Threads may run a session at the same time. Threads that use different
-    constants should feed all of them, or use a handle each (`fold`). Runs with a
-    handle require neither the copy nor the comparison.
+    arrays. The caller may therefore overwrite an array with new values. The session folds a new
+    value unless the cache contains its folded tensors. Runs with a handle (see `fold`) neither copy
+    nor compare values.
+
+    Several threads may run a session at the same time. Threads that use different constants should
+    feed all constants in every run, or use one handle each.
 
     onnxruntime maps the weights in the files of the model. The files may be replaced, as `save`
     does, but must not be changed in place while the session is in use.
@@ -77,20 +80,21 @@ class Session(Printable):
             millisecond at most. Options with external data in memory are rejected. Values of
             ``add_initializer`` must equal those of the model, as onnxruntime requires.
         providers: Execution providers, as for onnxruntime. The default is the CPU provider.
-        backend: The backend of runtime_fold. With "auto", the faster one of kernels and onnxruntime
-            runs it, as measured in the folds of this session. Another process compiles the kernels
-            of a model after the first fold, and the user's cache folder keeps them. With
-            "onnxruntime", no kernels are used. With "iree" or "onnx-mlir", kernels of this compiler
-            are always used. The kernels of a model are compiled when the session is created.
+        backend: The backend of runtime_fold. With "auto", the session measures its folds and uses
+            the faster of kernels and onnxruntime. A child process compiles the kernels of a model
+            after the first fold, and the user's cache folder stores them. With "onnxruntime", no
+            kernels are used. With "iree" or "onnx-mlir", kernels of this compiler are always used.
+            The kernels of a model are then compiled when the session is created.
         strict_backend: Whether this backend must run all of runtime_fold in every fold. Otherwise
             onnxruntime runs the parts that the backend cannot run, and a warning contains the
             reasons.
-        max_cache_bytes: Bound of a separate cache for this session; None for the cache that all
-            sessions share.
-        cache: A cache to share with some other sessions, or with other processes by a folder.
-        specialize: Create a session for each setting, with the folded tensors as weights.
-            onnxruntime's CPU provider can then prepack them. Folds take longer, and runs are
-            faster.
+        max_cache_bytes: Bound in bytes of a separate cache for this session. None means the cache
+            that all sessions share.
+        cache: A cache that some other sessions share. A cache with a folder can be shared with
+            other processes.
+        specialize: Whether to create a session for each setting, with the folded tensors as
+            weights. onnxruntime's CPU provider can then prepack them. Folds take longer, and runs
+            are faster.
         arguments: Arguments of `split` for a model: ``runtime_constants`` (names or globs of inputs
             and weights), ``overridable``, ``max_cache``, ``nominal`` and others.
 
@@ -117,46 +121,46 @@ class Session(Printable):
         check_name(backend, strict=strict_backend, target_cpu=arguments.get("target_cpu"))
         if sess_options is not None and provides_data(sess_options):
             reason = "sess_options provide external data or initializers in memory"
-            raise UsageError(f"{reason}; give a model that contains this data instead")
+            raise UsageError(f"{reason}; pass a model that contains this data instead")
         self.bundle = _bundle_of(source, backend, arguments)
-        self._ahead = None
-        self._lock = forks.Lock()  # kernels are not loaded while the providers are changed
+        self._compilation = None
+        self._lock = forks.Lock()  # prevents loading kernels while the providers are changed
         if backend == "auto" and self.bundle.compiles_ahead and self.bundle.manifest.groups:
-            self._ahead = self._compile_ahead(arguments)
+            self._compilation = self._compile_ahead(arguments)
         if max_cache_bytes is not None:
             cache = cache or FoldCache(max_bytes=max_cache_bytes)
         cache = cache or THIS_PROCESS.shared(FoldCache)
         manifest = self.bundle.manifest
-        self._known = {info.name: info for info in manifest.runtime_constants}
-        self._in_entry = self._known.keys() & manifest.entry_inputs
+        self._constants = {info.name: info for info in manifest.runtime_constants}
+        self._read_by_entry = self._constants.keys() & manifest.entry_inputs
         common = self.bundle, sess_options, list(providers) if providers else [*CPU]
-        self._use(
+        self._set_parts(
             Entry(*common, specialize), SessionFolding(*common, backend, cache, strict_backend)
         )
         if backend not in NOT_COMPILING:
             placements = self.placements()
-            left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-            report_not_compiled(backend, left, len(placements), strict_backend)
+            reasons = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+            report_not_compiled(backend, reasons, len(placements), strict_backend)
 
-    def _use(self, entry: Entry, folding: SessionFolding) -> None:
-        """Use these two parts for later runs. runtime_fold is opened at the first fold."""
+    def _set_parts(self, entry: Entry, folding: SessionFolding) -> None:
+        """Use these two parts for later runs. The first fold opens runtime_fold."""
         self._entry = entry
         self._folding = folding
         self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
 
     @property
     def entry(self) -> onnxruntime.InferenceSession:
-        """The onnxruntime session on entry, which a forked process opens again."""
+        """The onnxruntime session on entry. A forked process opens its own session."""
         return self._entry.session
 
     def _compile_ahead(self, arguments: SplitArguments) -> CompileAhead:
         bundle: Any = self.bundle
         seconds = arguments.get("compile_seconds", 120.0)
         nominal = arguments.get("nominal")
-        session = weakref.ref(self)  # which may be closed while kernels are compiled
+        session = weakref.ref(self)  # the session may be destroyed while kernels are compiled
         lock = self._lock
 
-        def take(kernels: list[Kernel]) -> None:
+        def install(kernels: list[Kernel]) -> None:
             with lock:
                 bundle.manifest.kernels = kernels
                 if (this := session()) is not None:
@@ -167,19 +171,20 @@ class Session(Printable):
             return {} if this is None else this._folding.sizes
 
         target_cpu = arguments.get("target_cpu")
-        return CompileAhead(self, bundle, seconds, nominal or {}, take, sizes, target_cpu)
+        return CompileAhead(self, bundle, seconds, nominal or {}, install, sizes, target_cpu)
 
     def wait_for_kernels(self) -> list[Placement]:
-        """Wait until kernels are compiled, checked and timed, so that the next fold runs them.
+        """Wait until kernels are compiled, checked and timed, so that the next fold can use them.
 
-        It returns at once if no compiler is installed, if no kernel is likely to be faster, or if
-        the source is a bundle: `split` compiles the kernels of bundles.
+        The method returns at once if no compiler is installed or if no kernel is likely to be
+        faster. It also returns at once if the source is a bundle, because `split` compiles the
+        kernels of bundles.
 
         Returns:
             The backend of each component, see `placements`.
         """
-        if self._ahead is not None:
-            self._ahead.wait()
+        if self._compilation is not None:
+            self._compilation.wait()
         return self.placements()
 
     def open_fold(self) -> None:
@@ -188,8 +193,8 @@ class Session(Printable):
 
     def close(self) -> None:
         """End the process that compiles kernels. The session can still run."""
-        if self._ahead is not None:
-            self._ahead.close()
+        if self._compilation is not None:
+            self._compilation.close()
 
     def run(
         self,
@@ -199,24 +204,26 @@ class Session(Printable):
         *,
         handle: Handle | None = None,
     ) -> Sequence[Any]:
-        """Compute outputs. For new runtime constants, runtime_fold runs first.
+        """Compute outputs. For new values of runtime constants, runtime_fold runs first.
 
         Args:
-            output_names: Names of the required outputs; None or an empty sequence for all outputs.
-            input_feed: Arrays (or ``OrtValue``) by input name. An omitted runtime constant
-                has its default value, or its value in the last run if it has no default.
+            output_names: Names of the required outputs. None or an empty sequence means all
+                outputs.
+            input_feed: Arrays or ``OrtValue`` by input name. An omitted runtime constant has its
+                default value, or its value in the last run if it has no default.
             run_options: ``onnxruntime.RunOptions`` for entry.
-            handle: Folded tensors to use. Runtime constants are not fed then.
+            handle: Folded tensors to use. The feed must then contain no runtime constants.
 
         Returns:
             The outputs in the order of ``output_names``.
 
         Raises:
-            UsageError: A runtime constant was never fed, or is fed together with a handle.
+            UsageError: A runtime constant has no value yet, or is fed together with a handle.
         """
         if handle is None:
             handle, input_feed = self._handle_for(input_feed)
-        return self._own(handle).run(output_names, input_feed, run_options)
+        self._check_owner(handle)
+        return handle.run(output_names, input_feed, run_options)
 
     def run_with_ort_values(
         self,
@@ -229,20 +236,23 @@ class Session(Printable):
         """Compute outputs like `run`, with ``OrtValue`` as inputs and outputs."""
         if handle is None:
             handle, input_dict_ort_values = self._handle_for(input_dict_ort_values)
-        return self._own(handle).run_with_ort_values(
-            output_names, input_dict_ort_values, run_options
-        )
+        self._check_owner(handle)
+        return handle.run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
     def io_binding(self, handle: Handle | None = None) -> Binding:
-        """Return a binding for entry with bound folded tensors, of a handle or of the last fold.
+        """Return a binding for entry in which folded tensors are bound.
+
+        Args:
+            handle: The folded tensors. None means those of the last fold.
 
         Raises:
-            UsageError: No runtime constants were folded before.
+            UsageError: A runtime constant has no value yet.
         """
         if handle is None:
             current = self._current
             handle = self._handle_for({})[0] if current is None else current[1]
-        return self._own(handle).io_binding()
+        self._check_owner(handle)
+        return handle.io_binding()
 
     def run_with_iobinding(
         self, iobinding: Binding, run_options: onnxruntime.RunOptions | None = None
@@ -260,58 +270,57 @@ class Session(Printable):
 
     @checked
     def fold(self, constants: Mapping[str, Feed] | str | os.PathLike[str]) -> Handle:
-        """Return the folded tensors of a setting of the runtime constants, for use by many callers.
+        """Fold a setting of the runtime constants, and return a handle for any number of runs.
 
-        The arrays may be changed afterwards, because arrays that entry reads itself are copied.
+        The caller may change the arrays afterwards. Arrays that entry reads are copied.
 
         Args:
             constants: All runtime constants by name, or an adapter. Constants with a default value
                 may be omitted. Weights may have their names in PyTorch. An adapter is a folder of
-                peft or a file (.safetensors, .npz, .onnx_adapter), see `onnxfold adapters`.
+                peft or a .safetensors, .npz or .onnx_adapter file, see `onnxfold adapters`.
 
         Raises:
-            UsageError: A runtime constant is missing or unknown, or has a wrong type or shape.
+            UsageError: A runtime constant is missing or unknown, or its type or shape is wrong.
             ModelError: The file is damaged.
         """
         manifest = self.bundle.manifest
-        known = self._known
+        infos = self._constants
         if not isinstance(constants, Mapping) or (
-            manifest.weights and not constants.keys() <= known.keys()
+            manifest.weights and not constants.keys() <= infos.keys()
         ):
             from onnxfold.runtime.adapter_matching import runtime_constants_of
 
             constants = runtime_constants_of(constants, manifest)
         for name in constants:
-            if name not in known:
-                names = ", ".join(known) or "none"
-                raise UsageError(f"{name!r} is no runtime constant; there are {names}")
+            if name not in infos:
+                names = ", ".join(infos) or "none"
+                raise UsageError(f"{name!r} is not a runtime constant; runtime constants: {names}")
         return self._fold(
             {
-                n: ConstantValue(known[n], v, copies=n in self._in_entry)
+                n: ConstantValue(infos[n], v, copies=n in self._read_by_entry)
                 for n, v in constants.items()
             }
         )
 
-    def _own(self, handle: Handle) -> Handle:
-        """Return the handle if it belongs to this session; otherwise raise a UsageError."""
+    def _check_owner(self, handle: Handle) -> None:
+        """Raise a UsageError if the handle does not belong to this session."""
         if not isinstance(handle, Handle):
             raise UsageError("the handle must be created by fold()")
-        if handle.owner is not self._known:
+        if handle.owner is not self._constants:
             raise UsageError("the handle belongs to another session")
-        return handle
 
     def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
         """Return the handle for the constants in a feed, and the other inputs in the feed.
 
         A constant that is not fed has its default value, or its value in the last run if it has no
-        default.
+        default value.
         """
         check_feed(feed)
         current = self._current
         before: Mapping[str, ConstantValue] = {} if current is None else current[0]
         is_same = current is not None
         setting: dict[str, ConstantValue] = {}
-        for name, info in self._known.items():
+        for name, info in self._constants.items():
             last = before.get(name)
             if name in feed:
                 if last is None or not last.is_same(feed[name]):
@@ -325,41 +334,45 @@ class Session(Printable):
         if current is None or not is_same:
             current = setting, self._fold(setting)
             self._current = current
-        return current[1], {n: value for n, value in feed.items() if n not in self._known}
+        return current[1], {n: value for n, value in feed.items() if n not in self._constants}
 
     def _fold(self, setting: Mapping[str, ConstantValue]) -> Handle:
-        for name, info in self._known.items():
+        for name, info in self._constants.items():
             if name not in setting and not info.optional:
-                raise UsageError(f"runtime constant {name!r} has not been given yet")
+                raise UsageError(f"runtime constant {name!r} has no value yet")
         folded = self._folding.fold(setting)
-        if self._ahead is not None:
-            self._ahead.start()
+        if self._compilation is not None:
+            self._compilation.start()
         bound: dict[str, Any] = {}
         for part in folded:
             bound.update(part.values)
-        for name, given in setting.items():
-            if name in self._in_entry:
-                bound[name] = given.feed
-        return Handle(self._known, self._entry, folded, bound)
+        for name, value in setting.items():
+            if name in self._read_by_entry:
+                bound[name] = value.feed
+        return Handle(self._constants, self._entry, folded, bound)
 
     @checked
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
     ) -> None:
-        """Use other execution providers. Folded tensors are computed again."""
+        """Use other execution providers from now on.
+
+        The next run must feed the runtime constants without a default value. They are folded again.
+        """
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
-        given = list(providers)
+        selected = list(providers)
         statistics = FoldStatistics()
         with self._lock:
-            entry = replace(self._entry, providers=given)
-            self._use(entry, replace(self._folding, providers=given, statistics=statistics))
+            entry = replace(self._entry, providers=selected)
+            folding = replace(self._folding, providers=selected, statistics=statistics)
+            self._set_parts(entry, folding)
 
     @property
     def setting_bytes(self) -> int:
-        """Bytes of the folded tensors of a setting, at nominal sizes.
+        """Size of the folded tensors of a setting in bytes, at nominal sizes.
 
-        With ``specialize``, onnxruntime also holds prepacked copies.
+        With ``specialize``, onnxruntime also holds prepacked copies of these tensors.
         """
         return self.bundle.manifest.cached_bytes
 
@@ -368,7 +381,7 @@ class Session(Printable):
         return self._folding.statistics
 
     def cache_statistics(self) -> CacheStatistics:
-        """Return the statistics of the cache, including those of other sessions that share it."""
+        """Return the statistics of the cache, which include other sessions that share the cache."""
         return self._folding.cache.statistics()
 
     def placements(self) -> list[Placement]:
@@ -387,7 +400,7 @@ class Session(Printable):
         return list(known.values())
 
     def _described(self, in_entry: Sequence[Any], *, optional: bool) -> dict[str, Argument]:
-        """Return the inputs of entry, and runtime constants that it does not read."""
+        """Return the inputs of entry, and the runtime constants that entry does not read."""
         known = {arg.name: Argument(arg.name, arg.type, arg.shape) for arg in in_entry}
         for info in self.bundle.manifest.runtime_constants:
             if info.optional == optional:
@@ -426,7 +439,7 @@ class Session(Printable):
         cache = self.cache_statistics()
         runs = count_text(folded.folds, "time")
         cached = bytes_text(cache.bytes)
-        yield f"folded {runs} in {time_text(folded.seconds)}; its cache has {cached}"
+        yield f"folded {runs} in {time_text(folded.seconds)}; the cache contains {cached}"
 
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:
@@ -442,6 +455,6 @@ def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundl
             arguments.pop("target_cpu", None)
         return split_in_memory(source, backend=backend, **arguments)
     if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):
-        reason = f"its runtime constants are fixed ({', '.join(arguments)} cannot be given)"
-        raise UsageError(f"a bundle is split already: {reason}")
+        names = ", ".join(arguments)
+        raise UsageError(f"the runtime constants of a bundle are fixed: remove {names}")
     return source

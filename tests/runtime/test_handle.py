@@ -99,7 +99,7 @@ def test_a_handle_has_its_tensors_before_and_after_a_run(session):
 
 
 def test_a_fold_takes_every_constant_and_nothing_else(session):
-    with pytest.raises(UsageError, match="'s' has not been given"):
+    with pytest.raises(UsageError, match="'s' has no value yet"):
         session.fold({"a": random(4, 4)})
     with pytest.raises(UsageError, match="'x' is not a runtime constant; runtime constants: a, s"):
         session.fold({**constants(0), "x": random(3, 4)})

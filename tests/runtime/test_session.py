@@ -69,7 +69,7 @@ def test_constants_may_be_fed_only_once(decoder, session, feeds):
 
 def test_a_constant_that_was_never_fed_is_an_error(session, feeds):
     del feeds["mask"]
-    with pytest.raises(UsageError, match="'mask' has not been given"):
+    with pytest.raises(UsageError, match="'mask' has no value yet"):
         session.run(None, feeds)
 
 

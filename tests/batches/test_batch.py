@@ -113,7 +113,7 @@ def test_models_that_exceed_time_or_memory_fail(tmp_path: Path):
     assert large > small
     tight = onnxfold.batch(folder, tmp_path / "tight", memory=(large + small) // 2)
     assert [o.source for o in tight.failed] == [f"{folder}/large.onnx"]
-    assert "of memory, and a worker has" in (tight.failed[0].reason or "")
+    assert "of memory, but a worker has" in (tight.failed[0].reason or "")
     assert onnxfold.batch(folder, tmp_path / "tight").count() == {"done": 1, "unchanged": 1}
     assert onnxfold.batch(folder, tmp_path / "none", memory=0).count() == {"failed": 2}
 

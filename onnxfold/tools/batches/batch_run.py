@@ -21,13 +21,13 @@ from onnxfold.support.system import available_memory, processors
 from onnxfold.support.tables import bytes_text
 from onnxfold.tools.batches.model_files import find, is_url
 from onnxfold.tools.batches.outcome import Batch, Journal, Outcome
-from onnxfold.tools.batches.task import Task, lost, run_task
+from onnxfold.tools.batches.task import Task, lost_outcome, run_task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _JOURNAL = "onnxfold-batch.jsonl"
-# The time of a model is taken as proportional to its bytes plus these. For the progress bar only.
+# The progress bar assumes that the time of a model is proportional to its bytes plus these.
 _FIXED_BYTES = 1 << 20
 
 # The dask resource of workers that declare their memory with ``--resources memory=...``.
@@ -59,15 +59,15 @@ def batch(
         sources: Files, folders and patterns with ``*``, ``?`` and ``**``, or URLs for fsspec.
         output: The folder of the results, or its URL. Results keep their paths below the folder or
             pattern. Files in the folder are not sources.
-        workers: Number of models at a time on this machine; None for the number of processors.
+        workers: Number of models at a time on this machine, by default the number of processors.
         executor: An executor with the interface of ``concurrent.futures``, which runs the models
             instead.
         scheduler: Address of the scheduler of a dask cluster, which runs the models instead.
-        memory: Bytes for all models in progress in one process; None for the free memory. A model
+        memory: Bytes for all models in progress in one process, by default the free memory. A model
             waits until the memory that `onnxfold.plan` predicts is free.
-        timeout: Time limit for each model in seconds; None for no limit.
-        only_plan: Only predict the memory of each model; write nothing.
-        journal: The file of results, one JSON document per line; None for one in ``output``.
+        timeout: Time limit for each model in seconds, or None for no limit.
+        only_plan: Only predict the memory of each model, and write nothing.
+        journal: The file of results with one JSON document per line, by default in ``output``.
         progress: Called with a stage, the work done and the total of the stage.
         options: Options of `onnxfold.optimize_file`, the same for all models. Rules are files, and
             feeds are a file or a folder.
@@ -80,7 +80,7 @@ def batch(
     """
     start = time.perf_counter()
     parsed = options_of(options)
-    sent = _as_json(parsed)
+    json_options = _as_json(parsed)
     _check_names(parsed)
     if executor is not None and scheduler is not None:
         raise UsageError("give either an executor or a scheduler, not both")
@@ -96,11 +96,11 @@ def batch(
         Task(
             source=model.source,
             target=model.target,
-            options=sent,
+            options=json_options,
             only_plan=only_plan,
             seconds=timeout,
             limit=memory,
-            before=records.before.get(model.target),
+            previous=records.previous.get(model.target),
         )
         # Large models first, so that no worker begins a large model at the end.
         for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
@@ -110,7 +110,7 @@ def batch(
     with closing(_outcomes(tasks, workers or processors(), executor, scheduler)) as finished:
         for outcome in finished:
             outcomes[outcome.source] = outcome
-            is_recorded = outcome == records.before.get(outcome.target)
+            is_recorded = outcome == records.previous.get(outcome.target)
             if not only_plan and outcome.status != "unchanged" and not is_recorded:
                 records.write(outcome)
             if progress is not None:
@@ -121,7 +121,7 @@ def batch(
 
 
 def _check_names(options: Options) -> None:
-    """Raise the error of a misspelled rule or pass once, before it fails each model."""
+    """Raise the error of a misspelled rule or pass once, instead of failing each model."""
     passes = list(options.passes or ())
     if options.enable or options.disable or options.rules:
         passes.insert(0, "simplify")
@@ -147,7 +147,7 @@ def _on_executor(tasks: Sequence[Task], executor: Executor) -> Iterator[Outcome]
     futures: dict[Future[Outcome], Task] = {executor.submit(run_task, task): task for task in tasks}
     for future in as_completed(futures):
         error = future.exception()
-        yield future.result() if error is None else lost(futures[future], error)
+        yield future.result() if error is None else lost_outcome(futures[future], error)
 
 
 def _as_json(options: Options) -> dict[str, Any]:
@@ -157,17 +157,17 @@ def _as_json(options: Options) -> dict[str, Any]:
         UsageError: An option is an object in memory instead of a file, or a file is missing.
     """
     feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
-    sent = {**vars(options), "feeds": feeds}
+    values = {**vars(options), "feeds": feeds}
     for name in ("rules", "feeds", "custom_ops"):
         try:
-            sent[name] = [os.path.abspath(path) for path in sent[name]]
+            values[name] = [os.path.abspath(path) for path in values[name]]
         except TypeError:
             raise UsageError(f"{name} of a batch must be files") from None
-        for path in sent[name]:
+        for path in values[name]:
             if not os.path.exists(path):
                 raise MissingFileError(file=path)
-    sent["feeds"] = next(iter(sent["feeds"]), None)
-    text = json.dumps(sent, default=lambda v: dict(v) if isinstance(v, Mapping) else [*v])
+    values["feeds"] = next(iter(values["feeds"]), None)
+    text = json.dumps(values, default=lambda v: dict(v) if isinstance(v, Mapping) else [*v])
     return dict(json.loads(text))
 
 
@@ -184,7 +184,7 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
     try:
         from distributed import Client, as_completed
     except ImportError:
-        raise UsageError("a scheduler needs dask: pip install 'onnxfold[dask]'") from None
+        raise UsageError("a scheduler requires dask: pip install 'onnxfold[dask]'") from None
     try:
         client = Client(address)
     except (OSError, ValueError) as error:
@@ -197,7 +197,7 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
         for future in finished:
             task = futures.pop(future)
             failure = future.exception()
-            outcome = future.result() if failure is None else lost(task, failure)
+            outcome = future.result() if failure is None else lost_outcome(task, failure)
             if outcome.status != "planned" or task.only_plan:
                 yield outcome
                 continue
@@ -222,7 +222,7 @@ def _requirements(memory: int, client: Any) -> dict[str, Any] | str:
     suitable = [name for name, limit in limits.items() if limit >= memory]
     if not suitable:
         largest = bytes_text(int(max(limits.values(), default=0)))
-        return f"it takes {bytes_text(memory)} of memory, and no worker has more than {largest}"
+        return f"the model takes {bytes_text(memory)} of memory, but no worker has over {largest}"
     return {"resources": {_RESOURCE: memory}} if declared else {"workers": suitable}
 
 

@@ -82,7 +82,8 @@ def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
     realpath = functools.cache(os.path.realpath)
     for path in glob.iglob(pattern, recursive=True):
         folders = [*map(realpath, Path(os.path.abspath(path)).parents)]
-        is_repeated = len({*folders}) < len(folders)  # by a link to a folder that contains it
+        # a folder is repeated if it contains a link to itself or to a parent
+        is_repeated = len({*folders}) < len(folders)
         is_result = results and os.path.realpath(path).startswith(results)
         if os.path.isfile(path) and not is_repeated and not is_result:
             yield path, os.path.getsize(path)
@@ -99,15 +100,18 @@ def _listed_at(url: str) -> _Listing:
     with _file_system(url) as (files, path):
         folder = _without_wildcards(path + "/")
         if folder != path + "/":
-            found = files.glob(path, detail=True)
+            entries = files.glob(path, detail=True)
         elif files.isdir(path):
             folder = path
-            found = files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
+            entries = files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
         else:
             folder = path.rpartition("/")[0]
-            found = {path: files.info(path)}
-        sizes = {name: i.get("size") for name, i in found.items() if i.get("type") != "directory"}
-        urls = [(files.unstrip_protocol(name), int(size or 0)) for name, size in sizes.items()]
+            entries = {path: files.info(path)}
+        urls = [
+            (files.unstrip_protocol(name), int(info.get("size") or 0))
+            for name, info in entries.items()
+            if info.get("type") != "directory"
+        ]
         return files.unstrip_protocol(folder), urls
 
 
@@ -134,7 +138,7 @@ def fetch(url: str, folder: str) -> str:
 
 
 def store(local: str, url: str) -> None:
-    """Copy a model and its external data to a URL, the model last."""
+    """Copy the external data of a model, and then the model, to a URL."""
     with _file_system(url) as (files, path):
         folder = path.rpartition("/")[0]
         files.makedirs(folder, exist_ok=True)
@@ -158,12 +162,12 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise UsageError("URLs need fsspec: pip install 'onnxfold[remote]'", file=url) from None
+        raise UsageError("URLs require fsspec: pip install 'onnxfold[remote]'", file=url) from None
     try:
         try:
             files, path = url_to_fs(url)
         except (ValueError, ImportError) as error:  # an unknown protocol, or its missing package
-            raise UsageError(f"it cannot be reached: {error}", file=url) from None
+            raise UsageError(f"the URL cannot be reached: {error}", file=url) from None
         yield files, str(path)
     except OnnxFoldError:
         raise

@@ -28,8 +28,8 @@ class Outcome:
         target: Path or URL of the result.
         status: "unchanged" if an earlier batch has already written the result of this model with
             these options, "planned" for a plan only, otherwise "done" or "failed".
-        reason: Why the model failed, or None.
-        differs: Whether it failed because the result computes other values (``check``).
+        reason: The reason why the model failed, or None.
+        differs: Whether the model failed because the result computes other values (``check``).
         is_final: Whether the same model would fail again.
         key: A hash of the model, the options and the version of onnxfold.
         written: A hash of the result.
@@ -71,7 +71,7 @@ class Batch(Printable):
         outcomes: The outcome of each model, sorted by name for each pattern.
         seconds: Wall time.
         journal: The file with the outcomes of this batch and earlier ones, a JSON document per
-            line; None for a plan, which writes nothing.
+            line. None for a plan, which writes nothing.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Batch(Printable):
         if len(failed) > _MAX_FAILED and not verbose:
             yield f"... and {len(failed) - _MAX_FAILED} more; -v shows all"
         if self.journal is not None:
-            yield f"each model is a line of {self.journal}"
+            yield f"the journal {self.journal} has a line for each model"
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
@@ -140,9 +140,13 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 
 
 class Journal:
-    """A file with a line of JSON for each model; the last line of a target is valid.
+    """A file with a line of JSON for each model.
 
-    An incomplete line of a killed process is ignored.
+    The last line of a target replaces earlier lines of this target. An incomplete line of a killed
+    process is ignored.
+
+    Attributes:
+        previous: The outcomes of earlier batches by target.
 
     Raises:
         UsageError: The file cannot be read, or is not a journal.
@@ -155,8 +159,8 @@ class Journal:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the journal cannot be read: {error}", file=path) from error
         outcomes = filter(None, map(_outcome, text.splitlines()))
-        self.before = {outcome.target: outcome for outcome in outcomes}
-        if text and not self.before and not text.startswith('{"source": '):
+        self.previous = {outcome.target: outcome for outcome in outcomes}
+        if text and not self.previous and not text.startswith('{"source": '):
             raise UsageError("the file is not a journal of a batch", file=path)
         self._separator = "" if text.endswith("\n") or not text else "\n"
 

@@ -27,10 +27,10 @@ from onnxfold.tools.batches import model_files
 from onnxfold.tools.batches.outcome import Outcome
 
 # Exit codes of a process that was killed by the system, for lack of memory, or by a user. The model
-# may not be the cause, so it is tried again.
+# may not be the cause, so the task starts another process.
 _KILLED = (-9, -15)
 
-# Bytes of a model after which its process is not used again, because it may keep memory.
+# Predicted bytes of a model from which its process is not used again, because it may keep memory.
 _LARGE = 1 << 30
 
 
@@ -43,9 +43,9 @@ class Task:
         target: Path or URL of the result.
         options: JSON-ready options of the optimization and its check.
         only_plan: Only predict the memory.
-        seconds: Limit of wall time; None for no limit.
-        limit: Bytes of memory for all models of a process; None for the free memory.
-        before: The outcome of an earlier batch, if any.
+        seconds: Limit of wall time, or None for no limit.
+        limit: Bytes of memory for all models of a process, or None for the free memory.
+        previous: The outcome of an earlier batch, or None.
         spellings: The spellings of options in messages, see `onnxfold.support.errors.option`.
     """
 
@@ -55,7 +55,7 @@ class Task:
     only_plan: bool = False
     seconds: float | None = None
     limit: int | None = None
-    before: Outcome | None = None
+    previous: Outcome | None = None
     spellings: Mapping[str, str] = field(default_factory=spellings)
 
 
@@ -64,10 +64,10 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
 
     Args:
         task: The model and the options.
-        planned: The outcome of the same task with ``only_plan``, if it has been planned.
+        planned: The outcome of the same task with ``only_plan``, or None.
 
     Returns:
-        The outcome. Errors become outcomes, too.
+        The outcome, also if an error occurs.
     """
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
@@ -87,15 +87,15 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
             else:
                 os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
             share = THIS_PROCESS.shared(_OwnShare).get(_MemoryShare)
-            stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
+            stack.enter_context(share.reserve(outcome.memory or 0, _limit(task)))
             start = time.perf_counter()
-            done = _with_figures(task, outcome, source, target)
-            if done.status == "failed":
-                return done
+            optimized = _with_figures(task, outcome, source, target)
+            if optimized.status == "failed":
+                return optimized
             if model_files.is_url(task.target):
                 model_files.store(target, task.target)
             seconds = round(time.perf_counter() - start, 6)
-            return replace(done, status="done", written=_content(task.target), seconds=seconds)
+            return replace(optimized, status="done", written=_content(task.target), seconds=seconds)
     except OnnxFoldError as error:
         reason = str(error)
     except isolated.Failure as error:
@@ -108,25 +108,25 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
 
 def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
     outcome = replace(outcome, key=_key(task, source))
-    if task.before is not None and _is_same(task.before, outcome):
-        if task.before.is_final:
-            return task.before
-        return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
+    if task.previous is not None and _is_same(task.previous, outcome):
+        if task.previous.is_final:
+            return task.previous
+        return replace(task.previous, source=task.source, status="unchanged", seconds=0.0)
     outcome = _with_figures(task, outcome, source, None)
     limit = _limit(task)
     if outcome.memory is not None and outcome.memory > limit:
-        needed = bytes_text(outcome.memory)
+        required = bytes_text(outcome.memory)
         available = bytes_text(limit)
-        reason = f"{task.source}: it takes {needed} of memory, and a worker has {available}"
-        return replace(outcome, status="failed", reason=reason)
+        needs = f"the model takes {required} of memory, but a worker has {available}"
+        return replace(outcome, status="failed", reason=f"{task.source}: {needs}")
     return outcome
 
 
 def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
-    """Return the outcome with the figures of the optimization, or of a plan without a target."""
+    """Return the outcome with the figures of the optimization, or of a plan if target is None."""
     request = {"source": source, "target": target, "options": task.options}
     request["spellings"] = dict(task.spellings)
-    function = f"{__name__}:work_on"
+    function = f"{__name__}:plan_or_optimize"
     keep = target is None or (outcome.memory or 0) < _LARGE
     try:
         figures, _ = isolated.run(function, request, seconds=task.seconds, keep=keep)
@@ -137,7 +137,9 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
     return replace(outcome, **{**figures, "warnings": tuple(figures.get("warnings", ()))})
 
 
-def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
+def plan_or_optimize(
+    request: Mapping[str, Any], arrays: object
+) -> tuple[dict[str, Any], list[Any]]:
     """Plan or optimize a model in another process, and return fields of an `Outcome`.
 
     The request has "source", "target" (None for a plan), "options" and "spellings".
@@ -172,7 +174,7 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
         figures = {"differs": differs, "is_final": is_final}
         return {"status": "failed", "reason": str(error), **figures}, []
     except Exception as error:  # a bug fails this model only, not the batch
-        reason = f"{type(error).__name__}: {error} (this is a bug)"
+        reason = f"bug in onnxfold: {type(error).__name__}: {error}"
         return {"status": "failed", "reason": reason}, []
 
 
@@ -180,17 +182,20 @@ def _limit(task: Task) -> int:
     return available_memory() if task.limit is None else task.limit
 
 
-def lost(task: Task, error: BaseException) -> Outcome:
+def lost_outcome(task: Task, error: BaseException) -> Outcome:
     """Return the outcome of a model whose worker ended before it returned a result."""
     reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
     return Outcome(task.source, task.target, "failed", reason)
 
 
-def _is_same(before: Outcome, outcome: Outcome) -> bool:
-    if before.key != outcome.key or before.status == "failed":
-        return (before.key, before.source) == (outcome.key, outcome.source) and before.is_final
+def _is_same(previous: Outcome, outcome: Outcome) -> bool:
+    """Return whether an earlier outcome is valid for the same target."""
+    if previous.key != outcome.key:
+        return False
+    if previous.status == "failed":
+        return previous.is_final and previous.source == outcome.source
     try:
-        return before.written == _content(outcome.target)
+        return previous.written == _content(outcome.target)
     except (OnnxFoldError, OSError):  # the result was removed
         return False
 
@@ -229,7 +234,7 @@ class _MemoryShare:
         self._reserved = 0
 
     @contextlib.contextmanager
-    def of(self, nbytes: int, limit: int) -> Iterator[None]:
+    def reserve(self, nbytes: int, limit: int) -> Iterator[None]:
         """Reserve bytes as soon as all reservations together are within the limit in bytes."""
         with self._queue, self._released:
             self._released.wait_for(lambda: self._reserved + nbytes <= max(limit, nbytes))
@@ -243,4 +248,4 @@ class _MemoryShare:
 
 
 class _OwnShare(forks.ProcessLocal[_MemoryShare]):
-    """The memory that threads of this process have reserved; a forked process starts with none."""
+    """The memory that threads of this process have reserved, which a forked process resets."""

@@ -187,7 +187,7 @@ class Term(functools.partial[Any], Recorded):
     def permuted_by(elements: Any, permutation: Sequence[int]) -> tuple[Any, ...]:
         """Return the elements of a tuple at the indices of a permutation."""
         if sorted(permutation) != list(range(len(elements))):
-            raise NotKnown("{} is no permutation of the elements of {}", permutation, elements)
+            raise NotKnown("{} is not a permutation of the elements of {}", permutation, elements)
         return tuple(elements[k] for k in permutation)
 
     @property
@@ -405,7 +405,7 @@ def inexact_if(condition: object) -> Inexact:
 def _refuse(condition: object) -> NoReturn:
     text = "a function" if callable(condition) else text_of(condition)
     hint = "compare properties of values, as in (x.rank == 2) & x.same_shape(y)"
-    raise TypeError(f"{text} is no condition: {hint}")
+    raise TypeError(f"{text} is not a condition: {hint}")
 
 
 def symbols_of(*terms: Any) -> Iterator[Recorded]:

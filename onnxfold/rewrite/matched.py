@@ -228,7 +228,7 @@ class Value(Recorded):
         axes = tuple(permutation)
         shape = self.shape
         if sorted(axes) != list(range(len(shape))):
-            raise NotKnown("{} is no permutation of the axes of {}", axes, self)
+            raise NotKnown("{} is not a permutation of the axes of {}", axes, self)
         moved = [axis for axis in axes if shape[axis] != 1]
         return moved == sorted(moved)
 
@@ -319,7 +319,7 @@ class Value(Recorded):
         """The elements of a small constant of integers, such as axes, sizes and bounds."""
         array = self.array
         if array.dtype.kind not in "iu":
-            raise NotKnown("the elements of {} are no integers", self)
+            raise NotKnown("the elements of {} are not integers", self)
         return tuple(int(v) for v in array.ravel())
 
     @recorded_property

@@ -31,7 +31,7 @@ class Expression:
     op: Op | None = None
     """The op whose output this expression is; for an op, the op itself."""
     index: Any = 0
-    """The index of the output of the op: a number, in a replacement also a term."""
+    """The index of the output of the op: a number, or in a replacement a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], as_expressions([replacement]), sys._getframe(1).f_locals)
@@ -39,14 +39,14 @@ class Expression:
 
 def walk(expressions: Iterable[Expression]) -> list[Expression]:
     """Return the expressions and all expressions in them, each object once."""
-    reached: dict[int, Expression] = {}
+    visited: dict[int, Expression] = {}
     stack = [*expressions][::-1]
     while stack:
         expression = stack.pop()
-        if id(expression) not in reached:
-            reached[id(expression)] = expression
+        if id(expression) not in visited:
+            visited[id(expression)] = expression
             stack.extend(reversed(expression.operands))
-    return list(reached.values())
+    return list(visited.values())
 
 
 @dataclass(eq=False)
@@ -69,7 +69,7 @@ class outputs:
 
     def __rshift__(self, replacement: outputs) -> Pair:
         if not isinstance(replacement, outputs):
-            raise TypeError("outputs(...) on the left needs outputs(...) on the right of >>")
+            raise TypeError("outputs(...) on the left requires outputs(...) on the right of >>")
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
@@ -114,7 +114,7 @@ class Symbol(Value):
         For an op, this is the first result. For variadic inputs, it is a tuple of values.
 
         Raises:
-            OmittedInput: the input is omitted.
+            OmittedInput: The input is omitted.
         """
         content = match.bound(self)
         if content is None:
@@ -126,25 +126,26 @@ class Symbol(Value):
         return Matched(value, match.facts)
 
     def __getattr__(self, name: str) -> NoReturn:
-        words = [word for word in dir(Value) if not word.startswith("_") and word != "evaluate"]
-        raise AttributeError(f"a value has no {name!r}{suggestion(name, words, len(words))}")
+        names = [each for each in dir(Value) if not each.startswith("_") and each != "evaluate"]
+        raise AttributeError(f"a value has no {name!r}{suggestion(name, names, len(names))}")
 
-    def __bool__(self, *arguments: object) -> NoReturn:
+    def _refuse_use(self, *arguments: object) -> NoReturn:
         hint = "compare its .number or .rank, write .is_omitted, or use an Attribute"
         raise TypeError(f"{self!r} is a value: {hint}")
 
-    __lt__ = __bool__
-    __le__ = __bool__
-    __gt__ = __bool__
-    __ge__ = __bool__
-    __neg__ = __bool__
-    __add__ = __bool__
-    __radd__ = __bool__
-    __sub__ = __bool__
-    __rsub__ = __bool__
-    __mul__ = __bool__
-    __rmul__ = __bool__
-    __truediv__ = __bool__
+    __bool__ = _refuse_use
+    __lt__ = _refuse_use
+    __le__ = _refuse_use
+    __gt__ = _refuse_use
+    __ge__ = _refuse_use
+    __neg__ = _refuse_use
+    __add__ = _refuse_use
+    __radd__ = _refuse_use
+    __sub__ = _refuse_use
+    __rsub__ = _refuse_use
+    __mul__ = _refuse_use
+    __rmul__ = _refuse_use
+    __truediv__ = _refuse_use
 
 
 class Variable(Symbol, Expression):
@@ -174,7 +175,7 @@ class Values(Variable):
 
 
 class _Length(Term):
-    """The number of inputs. Evaluating it does not make a value for each input."""
+    """The number of inputs. The evaluation creates no value for each input."""
 
     def evaluate(self, match: Any) -> int:
         return len(match.bound(self.args[0]))
@@ -256,12 +257,13 @@ class constant(Expression):
 
 
 class any_of(Symbol, Expression):
-    """In a pattern, the first of several alternatives that leads to a match; also its value.
+    """Alternatives, and the value of the alternative that matched.
 
-    A variable that occurs in other alternatives only is omitted, as for an omitted input. In a
-    replacement, the first alternative that is not omitted. For example, ``any_of(op.Add(x, b), x)``
-    in a pattern matches with and without an addition. ``any_of(op.Sub(y, b), y)`` in the
-    replacement then is the subtraction or y.
+    A pattern matches the first alternative that leads to a match. A variable that occurs only in
+    other alternatives is omitted, like an omitted input. In a replacement, the value is that of the
+    first alternative that is not omitted. For example, ``any_of(op.Add(x, b), x)`` in a pattern
+    matches with and without an addition. ``any_of(op.Sub(y, b), y)`` in the replacement is then the
+    subtraction or y.
     """
 
     def __init__(self, *choices: Any) -> None:
@@ -273,17 +275,17 @@ class any_of(Symbol, Expression):
 
 
 class OpVariable:
-    """An op of several possible types, which the replacement can make again.
+    """A variable for an op of several possible types, which the replacement can create again.
 
-    ``f = op.any_of("Relu", "Sigmoid")``: ``f(x)`` in a pattern matches either op with any
-    attributes. ``f(y)`` in the replacement is the op that matched. It has the same attributes
-    except those that the replacement sets; None removes an attribute.
+    With ``f = op.any_of("Relu", "Sigmoid")``, ``f(x)`` in a pattern matches either op with any
+    attributes. ``f(y)`` in the replacement is the op that matched, with the same attributes. The
+    replacement can set other attributes, and remove an attribute by None.
 
     Args:
         domain: The domain of the ops.
-        op_types: Their types.
-        either_way: Whether the two operands match in either order. The replacement has them in the
-            order that matched.
+        op_types: The types of the ops.
+        either_way: Whether the two operands match in either order. The replacement has the operands
+            in the order that matched.
         is_standard: Whether onnx must have a schema of the op.
     """
 
@@ -299,7 +301,7 @@ class OpVariable:
         self.op_types = tuple(op_types)
         self._is_standard = is_standard
         self.swap = object() if either_way else None
-        """The symbol for whether the operands matched in reverse order; None if they may not."""
+        """The symbol for whether the operands matched in reverse order; None if they cannot."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op with these operands."""
@@ -384,14 +386,17 @@ class OutputOf(Expression):
 
 
 class AllOutputs(OutputOf):
-    """All outputs of an op, which replace all outputs of another; it matches the first output."""
+    """All outputs of an op, which replace all outputs of another op.
+
+    In a pattern, the expression matches the first output.
+    """
 
     def __repr__(self) -> str:
         return f"{self.op!r}.outputs"
 
 
 def op_of(root: Expression) -> Op:
-    """Return the op of the root of a pattern: the root itself, or the op whose output it is."""
+    """Return the op of the root of a pattern, which is an op or the output of an op."""
     if root.op is None:
         raise TypeError(f"the pattern must be an op, not {root!r}")
     return root.op

@@ -42,10 +42,10 @@ from onnxfold.support.user_files import line_of
 
 
 def optional(operand: Operand) -> Expression:
-    """Return an input that may be omitted. If it is, ``is_omitted`` of its variable is true.
+    """Return an input that may be omitted. The variable of an omitted input has ``is_omitted``.
 
-    In the replacement, an omitted input is omitted, too, and so is each op that requires it: if
-    ``b`` is omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
+    The replacement omits the input, too, and each op that requires the input. For example, if ``b``
+    is omitted, ``op.Conv(x, w, op.Mul(b, c))`` becomes ``op.Conv(x, w)``.
     """
     return any_of(operand, omitted)
 
@@ -69,7 +69,7 @@ class Ops:
         make_op = functools.partial(
             Op, self._domain, (op_type,), None, _is_standard=self._is_standard
         )
-        setattr(self, op_type, make_op)  # the next access does not call this method
+        setattr(self, op_type, make_op)  # the next access finds the attribute
         return make_op
 
     def any_of(self, *op_types: str) -> OpVariable:
@@ -119,13 +119,13 @@ def rule(
 
 
 def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -> Any:
-    """Make a rule of a function, which runs once with a symbol for each parameter.
+    """Create a rule from a function, which runs once with a symbol for each parameter.
 
     The parameters are the variables of the pattern: ``x`` is any value, ``c: Constant`` a
     compile-time constant, ``xs: Values`` (or ``*xs``) any number of inputs, and ``p: Attribute`` an
     attribute. The function returns ``pattern >> replacement``, followed by the results of `where`
     and `inexact_if`, if any. Its docstring describes the rule in one sentence. Conditions refer to
-    an op by the local variable that holds it.
+    an op by its local variable.
 
     Args:
         function: The function.
@@ -143,17 +143,17 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
         shared: Whether the rule applies if nodes inside the pattern have other consumers, although
             the number of nodes may grow.
         on_constants: Whether the rule applies to constant results, too. Constant propagation
-            computes most of them. Such a rule is for results that are too large to store.
-        seen_in: A model to which the rule applies: a package and a file in it, or an exporter and
-            the exported model.
+            computes most constant results. Such a rule is for results that are too large to store.
+        seen_in: A model to which the rule applies: a package and one of its files, or an exporter
+            and the exported model.
         options: The options from ``inexact`` on.
 
     Raises:
-        RuleError: the rule is invalid; the message has the reason, and the file and line.
+        RuleError: The rule is invalid. The message has the reason, the file and the line.
     """
-    known = _OPTIONS | {"each", "inexact", "opset"}
-    for name in options.keys() - known:
-        raise TypeError(f"a rule has no option {name!r}{suggestion(name, known)}")
+    option_names = _OPTIONS | {"each", "inexact", "opset"}
+    for name in options.keys() - option_names:
+        raise TypeError(f"a rule has no option {name!r}{suggestion(name, option_names)}")
     if function is None:
         return functools.partial(_rules_of, each, options)
     return _rules_of(each, options, function)
@@ -161,67 +161,69 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
     """Return the rule of a function, or a tuple of the rules of all rows."""
-    name_of_function = function.__name__
+    function_name = function.__name__
     code = function.__code__
-    rows = {name_of_function: ()} if each is None else each
+    rows = {function_name: ()} if each is None else each
     if type(rows) is not dict and not isinstance(rows, Mapping):
-        rows = {f"{name_of_function}_{k}": row for k, row in enumerate(rows, 1)}
+        rows = {f"{function_name}_{k}": row for k, row in enumerate(rows, 1)}
     rules = []
     for name, row in rows.items():
         try:
-            rules.append(_made(function, name, row, options))
+            rules.append(_make_rule(function, name, row, options))
         except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
             line = line_of(error, code.co_filename, code.co_firstlineno)
-            place = f"{os.path.basename(code.co_filename)}:{line}"
-            raise RuleError(f"rule {name} ({place}): {error}") from error
+            location = f"{os.path.basename(code.co_filename)}:{line}"
+            raise RuleError(f"rule {name} ({location}): {error}") from error
     return rules[0] if each is None else tuple(rules)
 
 
-def _made(
+def _make_rule(
     function: FunctionType, name: str, row: Sequence[Any], options: Mapping[str, Any]
 ) -> Rule:
-    """Return the rule of a function whose last arguments are the values of a row."""
+    """Return the rule of a function whose last positional arguments are the values of a row."""
     code = function.__code__
-    kinds = function.__annotations__
     old = function.__globals__.get(name)
-    is_loaded = function.__module__ not in sys.modules
-    if is_loaded and isinstance(old, Rule) and old.file == code.co_filename:
+    # `run_file` does not register a module; a registered module may be reloaded
+    is_registered = function.__module__ in sys.modules
+    if not is_registered and isinstance(old, Rule) and old.file == code.co_filename:
         raise TypeError(f"the rule {old.location} has this name, too")
+
+    # the function may have positional parameters, keyword-only parameters, and *name
     count = code.co_argcount
-    last = code.co_argcount + code.co_kwonlyargcount
-    names = code.co_varnames[:last]
-    values_of_row = dict(zip(names[count - len(row) : count], row, strict=True))
-    symbols = {n: _symbol(n, kinds.get(n, "Value")) for n in names if n not in values_of_row}
-    settings = {**options, **values_of_row}
-    values = symbols | values_of_row
-    arguments = list(map(values.__getitem__, names))
-    variadic = (
-        _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
-    )
-    by_name = dict(zip(names[count:], arguments[count:], strict=True))
-    body = function(*arguments[:count], *variadic, **by_name)
-    pair, *others = body if isinstance(body, tuple) else (body,)
+    total = count + code.co_kwonlyargcount
+    names = code.co_varnames[:total]
+    annotations = function.__annotations__
+    row_values = dict(zip(names[count - len(row) : count], row, strict=True))
+    symbols = {n: _symbol(n, annotations.get(n, "Value")) for n in names if n not in row_values}
+    arguments = [row_values[n] if n in row_values else symbols[n] for n in names]
+    keyword_arguments = dict(zip(names[count:], arguments[count:], strict=True))
+    has_variadic = code.co_flags & inspect.CO_VARARGS
+    variadic = _symbol(code.co_varnames[total], "Values") if has_variadic else ()
+    body = function(*arguments[:count], *variadic, **keyword_arguments)
+
+    pair, *clauses = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule must return pattern >> replacement, and where(...) after it")
+    settings = {**options, **row_values}
     inexact = settings.get("inexact", False)
     opset = settings.get("opset", 1)
     conditions: list[Term] = []
     if callable(inexact):
         variables = {"result": result, **symbols, **pair.names}
         inexact = inexact(*map(variables.__getitem__, _signature_of(inexact).parameters))
-    for each in others:
-        if isinstance(each, Where):
-            conditions.extend(each)
-        elif isinstance(each, Inexact):
-            inexact = each.condition
+    for clause in clauses:
+        if isinstance(clause, Where):
+            conditions.extend(clause)
+        elif isinstance(clause, Inexact):
+            inexact = clause.condition
         else:
-            raise TypeError(f"{each!r} is neither where(...) nor inexact_if(...)")
-    rule_of_row = Rule(
+            raise TypeError(f"{clause!r} is neither where(...) nor inexact_if(...)")
+    new_rule = Rule(
         pair,
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
-        doc=" ".join((values_of_row.get("doc") or function.__doc__ or "").split()),
+        doc=" ".join((row_values.get("doc") or function.__doc__ or "").split()),
         file=code.co_filename,
         line=code.co_firstlineno,
         name=name,
@@ -229,12 +231,12 @@ def _made(
         **{option: settings[option] for option in _OPTIONS.intersection(settings)},
     )
     # A test checks the built-in rules. Checking them here would double the time of the import.
-    if not rule_of_row.is_builtin:
+    if not new_rule.is_builtin:
         for field, hint in hints_of(Rule).items():
-            for problem in problems(field, getattr(rule_of_row, field), hint):
+            for problem in problems(field, getattr(new_rule, field), hint):
                 raise TypeError(problem)
-        check_rule(rule_of_row, symbols.values())
-    return rule_of_row
+        check_rule(new_rule, symbols.values())
+    return new_rule
 
 
 _signature_of = functools.cache(inspect.signature)
@@ -245,11 +247,11 @@ _OPTIONS = frozenset(("benefit", "target", "shared", "on_constants", "seen_in"))
 @functools.cache
 def _symbol(name: str, annotation: Any) -> Any:
     """Return the symbol of a parameter. All rules share the symbol of a name and an annotation."""
-    # the annotation is a class, or its name, perhaps with its module
+    # the annotation is a class, or the name of a class, perhaps with its module
     kind = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
     if kind not in _KINDS:
         kinds = ", ".join(_KINDS)
-        raise TypeError(f"{name}: {kind} is no kind of variable; use one of {kinds}")
+        raise TypeError(f"{name}: {kind} is not a kind of variable; use one of {kinds}")
     return _KINDS[kind](name)
 
 
@@ -261,7 +263,7 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
     """Check a rule with these parameters.
 
     Raises:
-        TypeError, ValueError: the rule is invalid.
+        TypeError, ValueError: The rule is invalid.
     """
     _check_roots(rule)
     _check_patterns(rule.pair.patterns)
@@ -284,16 +286,16 @@ def _check_roots(rule: Rule) -> None:
     for root in (*rule.roots, *rule.pair.patterns[1:]):
         op = op_of(root)
         if root not in rule.roots and op not in set(walk(rule.pair.patterns[:1])):
-            raise ValueError(f"{root!r} is no output of an op in the first pattern")
-    sides = (*rule.pair.patterns, *rule.pair.replacements)
-    all_outputs = [root for root in sides if isinstance(root, AllOutputs)]
-    if all_outputs and len(sides) != len(all_outputs) != 2:
+            raise ValueError(f"{root!r} is not an output of an op in the first pattern")
+    roots = (*rule.pair.patterns, *rule.pair.replacements)
+    all_outputs = [root for root in roots if isinstance(root, AllOutputs)]
+    if all_outputs and len(roots) != len(all_outputs) != 2:
         raise TypeError("all outputs of an op can be replaced by all outputs of an op only")
     if len(rule.pair.patterns) != len(rule.pair.replacements):
         raise ValueError("the pattern and the replacement have different numbers of outputs")
-    low, high = rule.opset
-    if high is not None and high < low:
-        raise ValueError(f"the last opset {high} is less than the first opset {low}")
+    first, last = rule.opset
+    if last is not None and last < first:
+        raise ValueError(f"the last opset {last} is less than the first opset {first}")
 
 
 def _check_patterns(patterns: Sequence[Expression]) -> None:
@@ -344,22 +346,22 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
         stack.extend(expression.operands)
 
 
-def _check_op(op: Op, low: int, high: int | None) -> None:
+def _check_op(op: Op, first_opset: int, last_opset: int | None) -> None:
     """Raise an exception if no op at these opsets has the inputs and attributes of an op."""
     if op.domain not in known_domains() or not op.is_standard:
         return
-    newest = high or onnx.defs.onnx_opset_version()
-    schemas = [
-        schema
-        for version in range(low if op.domain == "" else 1, newest + 1)
-        for op_type in op.op_types
-        if (schema := schema_of(op_type, version, op.domain)) and not schema.deprecated
-    ]
+    oldest = first_opset if op.domain == "" else 1
+    newest = last_opset or onnx.defs.onnx_opset_version()
+    versions = range(oldest, newest + 1)
+    declared = [schema_of(op_type, v, op.domain) for v in versions for op_type in op.op_types]
+    schemas = [schema for schema in declared if schema and not schema.deprecated]
     names = "|".join(op.op_types)
     if not schemas:
-        every = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == op.domain}
-        hint = " at these opsets" if every & {*op.op_types} else suggestion(names, every)
-        raise ValueError(f"onnx has no op {names}{hint}")
+        all_schemas = onnx.defs.get_all_schemas_with_history()
+        declared_names = {schema.name for schema in all_schemas if schema.domain == op.domain}
+        if declared_names & {*op.op_types}:
+            raise ValueError(f"onnx has no op {names} at these opsets")
+        raise ValueError(f"onnx has no op {names}{suggestion(names, declared_names)}")
     for name, value in op.attributes.items():
         if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
             hint = suggestion(name, {attribute for s in schemas for attribute in s.attributes})

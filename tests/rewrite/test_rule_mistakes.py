@@ -49,7 +49,7 @@ def test_mistakes_are_found_when_the_rule_is_defined(function, message):
 
 
 def test_mistakes_of_annotations():
-    with pytest.raises(RuleError, match=r"test_rule_mistakes.py.*int is no kind of variable"):
+    with pytest.raises(RuleError, match=r"test_rule_mistakes.py.*int is not a kind of variable"):
 
         @rule
         def made(x, c: int):

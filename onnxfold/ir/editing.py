@@ -262,7 +262,7 @@ def remove_foreign_users(model: ir.Model) -> None:
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
-    """Remove the inputs of a node and the contents of its subgraphs; return its operands."""
+    """Remove the inputs of a node and the contents of its subgraphs, and return its operands."""
     operands = detach_inputs(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()

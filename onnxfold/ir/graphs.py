@@ -140,7 +140,7 @@ def op_name(node: ir.Node) -> str:
 
 
 def display_name(node: ir.Node) -> str:
-    """Return the name of a node; for a node without one, the name of its first named output."""
+    """Return the name of a node, or of its first named output if the node has no name."""
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
@@ -177,7 +177,7 @@ def name_of(dim: int | ir.SymbolicDim) -> str | None:
 
 
 def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
-    """Return the names in the expression of a dimension; any other text is a single name."""
+    """Return the names in the expression of a dimension. Any other text is a single name."""
     if dim.value is None:
         return frozenset()
     try:

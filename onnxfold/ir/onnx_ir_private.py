@@ -1,4 +1,4 @@
-"""All uses of onnx-ir's private API, with their reasons; tested with onnx-ir 1.1."""
+"""All uses of onnx-ir's private API, with their reasons. They are tested with onnx-ir 1.1."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class CausalConvWithState(Op):
 
 
 _CUDA_ONLY = ("input_channels", "input_channel_offset", "state_length", "state_update_capacity")
-"""Attributes that change the shapes; onnxruntime implements them only for CUDA."""
+"""Attributes that change the shapes. onnxruntime implements them only for CUDA."""
 
 _PAST_STATE = 3
 """The index of the operand with the state of the previous call, in both ops."""

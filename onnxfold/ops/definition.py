@@ -26,7 +26,7 @@ _NO_TRAITS = Trait(0)
 
 StaticShape = tuple[int, ...]
 Axis = tuple[int, int]
-"""The index of an operand, and a negative index of one of its axes; -1 is the last axis."""
+"""The index of an operand, and a negative index of one of its axes. -1 is the last axis."""
 
 OMITTED: StaticShape = (0,)
 """The shape of an omitted operand or result in `Op.cost`."""
@@ -38,7 +38,7 @@ class Work(NamedTuple):
     multiply_accumulates: int
     """Multiply-accumulates of products, convolutions and similar ops, without biases."""
     operations: int
-    """All operations; a multiply-accumulate counts as two."""
+    """All operations. A multiply-accumulate counts as two."""
 
 
 class AxisBound(NamedTuple):

@@ -587,7 +587,7 @@ class Div(_OfPairs):
         return np.asarray(np.floor_divide(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return the reason if a divisor may be 0; otherwise None."""
+        """Return the reason if a divisor may be 0, or None."""
         return super().can_fail(operands) or _reason_division_can_fail(operands)
 
     def factor(self, node: ir.Node, index: int) -> float | None:
@@ -609,7 +609,7 @@ class Mod(Broadcasting):
         return np.asarray(np.mod(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return the reason if a divisor may be 0; otherwise None."""
+        """Return the reason if a divisor may be 0, or None."""
         return super().can_fail(operands) or _reason_division_can_fail(operands)
 
 

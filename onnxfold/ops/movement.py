@@ -105,7 +105,7 @@ class Transpose(Op):
         return a.like([sizes[k] for k in order])
 
     def compute(self, x: Array, *, perm: Sequence[int] | None = None) -> Array:
-        """Return ``x`` with axis ``perm[k]`` as axis ``k``; the default reverses the axes."""
+        """Return ``x`` with axis ``perm[k]`` as axis ``k``. The default reverses the axes."""
         if perm is None:
             return np.asarray(x.T)
         if sorted(perm) != list(range(x.ndim)):
@@ -688,7 +688,7 @@ class Gather(Op):
         return OpOnBases(frozenset(moved.union(axis + k for k in indices.uniform)))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return the reason if an index may be out of range; otherwise None."""
+        """Return the reason if an index may be out of range, or None."""
         data = operands.shape(0)
         if data:
             size = data[operands.attributes.get("axis", 0) % len(data)]

@@ -94,7 +94,7 @@ class NumpyKernel:
 
     Args:
         op_type: The name of the op.
-        function: Computes the results; the docstring of the module describes its parameters.
+        function: Computes the results. The docstring of the module describes its parameters.
         kind: The kind of the kernel, or a function of dtypes and attributes.
     """
 

@@ -15,7 +15,7 @@ class Signal(Op):
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return whether a constant has no axes; onnx rejects constants with one axis."""
+        """Return whether a constant has no axes, because onnx rejects constants with one axis."""
         return elements.ndim == 0
 
 

@@ -31,7 +31,7 @@ class Trait(enum.Flag):
     POOLS = enum.auto()
     """A window without weights moves over all axes except the first two."""
     MOVES = enum.auto()
-    """The results consist of elements of the first operand; in Concat, of all operands."""
+    """The results consist of elements of the first operand, or of all operands of a Concat."""
     REPEATS = enum.auto()
     """Repeats elements of the operand."""
     SELECTS = enum.auto()

@@ -46,7 +46,7 @@ _SMALL_ALIGNMENT = 64
 
 @dataclass
 class FilePlan:
-    """The literal bytes and the tensors of a file at their offsets; ``size`` is its length."""
+    """The literal bytes and the tensors of a file at their offsets. ``size`` is its length."""
 
     size: int = 0
     literals: list[tuple[int, bytes]] = field(default_factory=list)

@@ -89,7 +89,7 @@ ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | ONNXProgra
 def load(
     path: str | os.PathLike[str], *, external_data: bool = True, lift_constants: bool = False
 ) -> ir.Model:
-    """Load a model; its large tensors become views of the mapped file.
+    """Load a model. Its large tensors become views of the mapped file.
 
     Tensors with raw data are `ViewTensor`. Those of at least 4 KiB have a ``span`` of the file.
     External tensors are `SharedExternalTensor`, a subclass of ``ir.ExternalTensor``. All other
@@ -473,7 +473,7 @@ class ExternalData:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return whether ``path`` is inside ``folder``; both are absolute and contain no links."""
+    """Return whether ``path`` is inside ``folder``. Both are absolute and contain no links."""
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 

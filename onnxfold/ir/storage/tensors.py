@@ -51,7 +51,7 @@ class MappedFile:
     ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
 
     Attributes:
-        content: The bytes as a read-only 1-D array; a view keeps the mapping alive.
+        content: The bytes as a read-only 1-D array. A view keeps the mapping alive.
         key: (device, inode, modification time in ns, size in bytes) of the file.
     """
 
@@ -167,7 +167,7 @@ def replace_file(new: str, path: str, target: str) -> None:
     Args:
         new: The path of the new file.
         path: The path of the file to replace.
-        target: The path of the model with this file; the caller holds its lock.
+        target: The path of the model with this file. The caller holds its lock.
     """
     file = _replaced_file(path)
     _remove_at_end(files.put_in_place(new, path, target), file)
@@ -178,7 +178,7 @@ def remove_file(path: str, target: str) -> None:
 
     Args:
         path: The path of the file.
-        target: The path of the model that had this file; the caller holds its lock.
+        target: The path of the model that had this file. The caller holds its lock.
     """
     file = _replaced_file(path)
     _remove_at_end(files.remove_of(target, path), file)
@@ -328,7 +328,7 @@ class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
         return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
 
     def release(self) -> None:
-        """Release the memory of its pages; the tensor remains usable."""
+        """Release the memory of its pages. The tensor remains usable."""
         if self.span is not None:
             self.span.file.release(self.span.offset, self.span.length)
 

@@ -67,7 +67,7 @@ class VerbatimModel:
         return save(self._model, path, plan=plan, fsync=fsync, progress=progress)
 
     def _plan(self, share: Callable[[Span], str | None]) -> SavePlan:
-        """Plan the files; ``share`` returns the location of a shared span, or None."""
+        """Plan the files. ``share`` returns the location of a shared span, or None."""
         data = DataPlan()
         locations: set[str] = set()
         shared: set[tuple[str, int, int]] = set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Monomial = tuple[int, ...]
-"""Ascending indices of the atoms in a product; an atom may occur repeatedly."""
+"""Ascending indices of the atoms in a product. An atom may occur repeatedly."""
 Bound = int | float
 """An integer or an infinity."""
 
@@ -54,7 +54,7 @@ def wrapped(number: int) -> int:
 
 
 def terms_of(number: Number) -> tuple[tuple[Monomial, int], ...]:
-    """Return monomials with coefficients; an integer has the empty monomial."""
+    """Return monomials with coefficients. An integer has the empty monomial."""
     return (((), number),) if isinstance(number, int) else number.terms
 
 
@@ -64,7 +64,7 @@ def in_order(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def leading_term(number: Number) -> tuple[Monomial, int]:
-    """Return the largest term by degree and indices; multiplication preserves this order."""
+    """Return the largest term by degree and indices. Multiplication preserves this order."""
     return max(terms_of(number), key=lambda term: (len(term[0]), term[0]))
 
 

@@ -1,4 +1,4 @@
-"""Facts about a value: its dtype, its shape, and its elements if it is small; sizes as text."""
+"""Facts about a value: dtype, shape, and elements of a small tensor. Texts of sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(eq=False, slots=True)
 class Fact:
-    """Immutable facts about a value; None means unknown.
+    """Immutable facts about a value. None means unknown.
 
     ``items`` contains the elements of a small tensor. If its dtype is ``object``, the elements are
     integers and at least one expression. Otherwise, the array has the dtype of the tensor, and the
@@ -81,7 +81,7 @@ UNKNOWN = Fact()
 
 
 class FactTable:
-    """The facts of a model; equal facts are stored once."""
+    """The facts of a model. Equal facts are stored once."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
@@ -115,7 +115,7 @@ def of_array(array: Array, dtype: ir.DataType) -> Fact:
 
 
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor; each element of a short list of integers is a symbol."""
+    """Return the fact of a tensor. Each element of a short list of integers is a symbol."""
     if shape is None:
         return Fact(dtype)
     shape = tuple(shape)
@@ -168,7 +168,7 @@ def list_of(numbers: Sequence[Number]) -> Array:
 
 
 class Texts:
-    """The texts of a model's sizes; two sizes have the same text if and only if they are equal.
+    """The texts of a model's sizes. Two sizes have the same text if and only if they are equal.
 
     The names in ``reserved`` are the texts of sizes of inputs, and of no other sizes.
     """

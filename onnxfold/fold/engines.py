@@ -104,7 +104,7 @@ class Engines:
             try:
                 self._pool.fulfil(buffer, array)
             except ValueError as error:
-                failures[operation] = f"inference and evaluation disagree: {error}"
+                failures[operation] = f"the result differs from shape inference: {error}"
 
     def evaluate(self, operation: Operation, indices: Sequence[int]) -> list[Array]:
         """Return the results with these indices.

@@ -125,7 +125,7 @@ def known_domains() -> frozenset[str]:
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
 
 
-def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
+def index_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
     """Return the index of an input that was an attribute in older opsets, such as ``axes``."""
     if schema is None or name in schema.attributes:
         return None
@@ -178,7 +178,7 @@ def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, .
 
 
 @functools.cache
-def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType) -> bool:
+def accepts_dtype(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType) -> bool:
     """Return whether an input of an op may have a dtype; True for ops that onnx does not define."""
     schema = schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:

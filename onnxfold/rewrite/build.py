@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.fold.inference import known_domains, place_of_input, schema_of, takes
+from onnxfold.fold.inference import accepts_dtype, index_of_input, known_domains, schema_of
 from onnxfold.fold.operation import Operation
 from onnxfold.fold.pool import Buffer, BufferTensor
 from onnxfold.ir.editing import add_initializer, constant_node, new_node
@@ -219,7 +219,7 @@ class Builder:
         attributes = {} if matched is None else dict(matched.attributes.data)
         for name, term in op.attributes.items():
             content = self.match.number_of(term)
-            index = place_of_input(name, schema)
+            index = index_of_input(name, schema)
             if index is not None:
                 inputs.extend([None] * (index + 1 - len(inputs)))
                 numbers[index] = content
@@ -241,7 +241,7 @@ class Builder:
             return
         for index, value in enumerate(inputs):
             dtype = None if value is None else self._dtype_of(value)
-            if dtype is not None and not takes(op_type, version, domain, index, dtype):
+            if dtype is not None and not accepts_dtype(op_type, version, domain, index, dtype):
                 raise Refused(f"{op_type} does not support {dtype.name}")
 
     def insert(self, node: ir.Node) -> None:
@@ -413,7 +413,7 @@ def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
     """
     names = [name for name, value in op.attributes.items() if value is not anything]
     inputs_by_name = [name for name in names if name not in schema.attributes]
-    if any(place_of_input(name, schema) is None for name in inputs_by_name):
+    if any(index_of_input(name, schema) is None for name in inputs_by_name):
         return False
     required = [o for o in op.operands if not (isinstance(o, Rest) or is_optional(o))]
     if len(required) < len(op.operands):

@@ -13,7 +13,7 @@ from typing import Any, overload
 import onnx
 
 from onnxfold.api.signatures import hints_of, problems
-from onnxfold.fold.inference import known_domains, place_of_input, schema_of
+from onnxfold.fold.inference import index_of_input, known_domains, schema_of
 from onnxfold.rewrite.build import accepts
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, fits_type, symbols_of
 from onnxfold.rewrite.patterns import (
@@ -363,7 +363,7 @@ def _check_op(op: Op, first_opset: int, last_opset: int | None) -> None:
             raise ValueError(f"onnx has no op {names} at these opsets")
         raise ValueError(f"onnx has no op {names}{suggestion(names, declared_names)}")
     for name, value in op.attributes.items():
-        if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
+        if not any(name in s.attributes or index_of_input(name, s) is not None for s in schemas):
             hint = suggestion(name, {attribute for s in schemas for attribute in s.attributes})
             raise ValueError(f"{names} has no attribute {name!r}{hint}")
         kinds = {str(s.attributes[name].type) for s in schemas if name in s.attributes}

@@ -30,12 +30,13 @@ from onnxfold.support.tables import Printable, Table, bytes_text, count_text, fi
 
 logger = logging.getLogger("onnxfold")
 
-_MAX_SHOWN = 12  # names of tensors
+_MAX_SHOWN = 12
+"""Maximum number of tensor names in the text of a handle."""
 
 _SMALL = 1024
-"""Maximum bytes of a tensor that is stored in the model.
+"""Maximum size in bytes of a tensor that is stored inside the model file.
 
-onnxruntime's optimizer reads only these.
+onnxruntime's optimizer reads only the elements of such tensors.
 """
 
 
@@ -87,24 +88,27 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
 
     def get_outputs(self) -> Sequence[onnxruntime.OrtValue]:
         """See onnxruntime."""
-        return _keeping(super().get_outputs(), self.entry, self._feeds)
+        return _keep_owners(super().get_outputs(), self.entry, self._feeds)
 
 
-def _keeping(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtValue]:
-    """Keep the owners of aliased memory, weights or inputs, alive as long as the outputs."""
+def _keep_owners(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtValue]:
+    """Keep the owners of memory that the outputs may alias alive as long as the outputs.
+
+    The memory belongs to weights or inputs.
+    """
     for value in values:
         value.owners = owners
     return values
 
 
 class Handle(Printable):
-    """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
+    """The folded tensors of one setting of the runtime constants, such as one adapter or prompt.
 
-    Any number of threads may run a handle at the same time. It keeps its tensors alive after the
-    cache evicts them.
+    Any number of threads may run a handle at the same time. A handle keeps its tensors alive after
+    the cache evicts them.
 
     Attributes:
-        nbytes: Bytes of the folded tensors.
+        nbytes: Size of the folded tensors in bytes.
         owner: An object that identifies the session of the handle.
     """
 
@@ -126,11 +130,12 @@ class Handle(Printable):
         input_feed: Mapping[str, Feed],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[Any]:
-        """Run entry on these tensors, see `Session.run`. Runtime constants are not fed."""
+        """Run entry on these tensors, see `Session.run`. The feed contains no runtime constants."""
         self._entry.check(input_feed)
-        session, own = self._open()
+        session, bound = self._open()
         names = output_names or self._entry.outputs
-        return session.run(names, {**input_feed, **own}, run_options)  # type: ignore[no-any-return]
+        feed = {**input_feed, **bound}
+        return session.run(names, feed, run_options)  # type: ignore[no-any-return]
 
     def run_with_ort_values(
         self,
@@ -140,14 +145,14 @@ class Handle(Printable):
     ) -> Sequence[onnxruntime.OrtValue]:
         """Run entry like `run`, with ``OrtValue`` as inputs and outputs."""
         self._entry.check(input_dict_ort_values)
-        session, own = self._open()
-        feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
+        session, bound = self._open()
+        feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **bound}
         names = output_names or self._entry.outputs
         values: Sequence[Any] = session.run_with_ort_values(names, feeds, run_options)
-        return _keeping(values, session, own)
+        return _keep_owners(values, session, bound)
 
     def io_binding(self) -> Binding:
-        """Return a binding for entry with these tensors bound."""
+        """Return a binding for entry in which these tensors are bound."""
         return Binding(*self._open(), self._entry.refuse)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:
@@ -162,9 +167,9 @@ class Handle(Printable):
 
     def _specialize(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
         session = self._entry.specialized(self._bound)
-        read = {value.name for value in session.get_inputs()}
-        own = {name: value for name, value in self._bound.items() if name in read}
-        return session, own
+        inputs = {value.name for value in session.get_inputs()}
+        bound = {name: value for name, value in self._bound.items() if name in inputs}
+        return session, bound
 
     def _keep_tensors(self) -> None:
         # Freeing the tensors would use an allocator whose lock a thread of the parent may hold.
@@ -180,7 +185,7 @@ class Handle(Printable):
 class Entry:
     """The part entry, which runs with the folded tensors of a handle.
 
-    If it ``specializes``, each handle has a separate session with its tensors as weights, which
+    With ``specializes``, each handle has a separate session with its tensors as weights, which
     onnxruntime can prepack. This requires the CPU provider.
 
     A forked process opens its own sessions.
@@ -198,11 +203,11 @@ class Entry:
         self._packed = forks.ProcessLocal[_PackedEntry]()
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
-        self._taken = self._constants | {info.name for info in manifest.cached}
-        self._required = {value.name for value in self.session.get_inputs()} - self._taken
+        self._provided = self._constants | {info.name for info in manifest.cached}
+        self._required = {value.name for value in self.session.get_inputs()} - self._provided
         initializers = self.session.get_overridable_initializers()
-        self._optional = {value.name for value in initializers} - self._taken
-        self._packs = tuple(self.providers) == CPU and not (
+        self._optional = {value.name for value in initializers} - self._provided
+        self._can_prepack = tuple(self.providers) == CPU and not (
             options and options.optimized_model_filepath
         )
 
@@ -213,9 +218,9 @@ class Entry:
 
     def refuse(self, names: Iterable[str]) -> None:
         """Raise a UsageError for names of values that a handle provides."""
-        if not self._taken.isdisjoint(names):
-            name = next(name for name in names if name in self._taken)
-            raise UsageError(f"{name!r} is part of the handle and cannot be fed with it")
+        if not self._provided.isdisjoint(names):
+            name = next(name for name in names if name in self._provided)
+            raise UsageError(f"{name!r} is part of the handle and must not be fed")
 
     def check(self, feed: Mapping[str, Feed]) -> None:
         """Raise a UsageError unless a feed matches the inputs that a handle does not provide."""
@@ -229,26 +234,27 @@ class Entry:
                 raise UsageError(f"the feed lacks the input {name!r}")
 
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
-        """Open a session in which some inputs are weights; return the common session if that fails.
+        """Open a session in which some inputs are weights.
 
-        Values other than numeric tensors in the memory of the CPU remain inputs.
+        Values other than tensors of numbers in the CPU's memory remain inputs. If onnxruntime
+        cannot open the session, return the session to which all tensors are fed.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
-            if self._packs:
+            if self._can_prepack:
                 packed = self._packed.get(lambda: _PackedEntry(self.bundle, self.options))
                 return packed.open(arrays)
         except Exception as error:  # the exceptions of onnxruntime have no common base class
-            self._packs = False
-            logger.warning("folded tensors are fed instead of becoming weights: %s", error)
+            self._can_prepack = False
+            logger.warning("folded tensors are fed, because they cannot become weights: %s", error)
         return self.session
 
 
 class _PackedEntry:
     """The part entry, with prepacked weights in files.
 
-    Sessions map these files, so they share all weights except for their folded tensors. The folder
-    is removed with this object.
+    Sessions map these files, so they share all weights except for their folded tensors. The files
+    are removed when this object is destroyed.
     """
 
     def __init__(self, bundle: Bundle, options: onnxruntime.SessionOptions | None) -> None:
@@ -257,13 +263,13 @@ class _PackedEntry:
         self._options = options
         self._folder = files.folder_of(self, "session")
         path = os.path.join(self._folder, ENTRY_FILE)
-        least = "optimized_model_external_initializers_min_size_in_bytes"
-        entries = {least: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
+        min_size = "optimized_model_external_initializers_min_size_in_bytes"
+        entries = {min_size: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
         bundle.open(ENTRY_FILE, write_optimized(with_data_below("", options), path, **entries), CPU)
         self._model = onnx.load(path, load_external_data=False)
 
     def open(self, arrays: Mapping[str, Array]) -> onnxruntime.InferenceSession:
-        """Open a session in which some inputs become weights in the memory of these arrays."""
+        """Open a session in which some inputs are weights that use the memory of these arrays."""
         import onnx
         import onnx_ir as ir
 
@@ -288,5 +294,5 @@ class _PackedEntry:
         options = with_data_below(self._folder, self._options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
-        session.given = large  # onnxruntime reads their memory as long as the session exists
+        session.weights_in_memory = large  # onnxruntime reads them as long as the session exists
         return session

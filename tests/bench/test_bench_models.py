@@ -48,7 +48,7 @@ def test_swin_is_compared_with_its_folded_model(tmp_path):
     assert after.fused.keys() == before.fused.keys() and "LayerNormalization" not in after.fused
     assert after.max_difference < 1e-6
     assert before.speedup == {1: 1.0, 2: 1.0} and set(after.runs) == {1, 2}
-    assert before.quartiles == {1: (1, 1), 2: (1, 1)} and not found.is_told_apart(after, 1)
+    assert before.quartiles == {1: (1, 1), 2: (1, 1)} and not found.is_significant(after, 1)
     assert after.quartiles[1][0] <= after.speedup[1] <= after.quartiles[1][1]
     assert found.uses_cpu_time(1) and not found.uses_cpu_time(2)
     for each in found.models:
@@ -161,7 +161,7 @@ def test_bundles_are_compared_with_their_models(tmp_path, capfd):
         assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
         assert "cached; 1 component on onnxruntime" in repr(found)
     assert capfd.readouterr() == ("", "")  # onnxruntime logs no warning
-    with pytest.raises(UsageError, match="give the model that the bundle was made of"):
+    with pytest.raises(UsageError, match="put the original model before it"):
         bench_models([tmp_path / "b"])
     with pytest.raises(UsageError, match="give only one model"):
         bench_models([path, tmp_path / "b"], splitting=splitting)
@@ -190,12 +190,12 @@ def test_a_speed_is_shown_only_if_it_exceeds_the_spread(tmp_path):
     )
     found = bench_models([one, three], dims={"n": 64}, threads=[1], rounds=8)
     slower = found.models[1]
-    assert found.is_told_apart(slower, 1) and slower.quartiles[1][1] < 1
+    assert found.is_significant(slower, 1) and slower.quartiles[1][1] < 1
     assert f"{slower.speedup[1]:.2f}x" in repr(found)
     alike = replace(slower, quartiles={1: (0.4, 1.1)})
     text = repr(replace(found, models=[found.models[0], alike]))
     row = next(line for line in text.splitlines() if line.startswith("three"))
     assert (
-        "not told apart" in row and "0.40-1.10x" in row and f"{slower.speedup[1]:.2f}x" not in row
+        "within spread" in row and "0.40-1.10x" in row and f"{slower.speedup[1]:.2f}x" not in row
     )
     assert "nodes: after onnxruntime's own optimizations" in text

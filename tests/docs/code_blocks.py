@@ -17,14 +17,15 @@ FENCE = re.compile(r"^( *)```(\w*) *(.*)$")
 MARK = re.compile(r"<!-- (not run|any figures): (.+) -->")
 
 FIGURES = re.compile(
-    r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays off after [\d,]+ runs|error [\d.]+e-\d+"
+    r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|saves time after [\d,]+ runs"
+    r"|error [\d.]+e-\d+"
 )
 """Figures that are not compared.
 
 Times, memory and speeds differ between runs, and errors between versions of onnxruntime.
 """
 
-NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|not told apart")
+NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|within spread")
 """All numbers, units of time and speeds, for blocks that are marked with "any figures"."""
 
 

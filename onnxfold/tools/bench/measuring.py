@@ -1,6 +1,6 @@
 """Measure runs, the creation of sessions, and the ops that onnxruntime runs for a model.
 
-Measurements of several models are interleaved, so that disturbances affect all of them alike.
+Measurements of several models are interleaved, so that disturbances affect all models equally.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ Runner = Callable[[], Any]
 _OPENING_TIMEOUT = 1800  # seconds for creating a session
 _TRIALS = 3  # runs that determine the number of repetitions in a measurement
 _MIN_SECONDS = 0.01  # of a measurement; shorter runs are repeated
+_CLOCK_SECONDS = 1e-6  # minimum time of a run, so that the number of repetitions is limited
 
 
 @dataclass(frozen=True)
@@ -146,11 +147,11 @@ def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) ->
             measured[k].append(answer)
     return [
         Opening(
-            cpu_seconds=spread(figures["cpu"] for figures in of_model),
-            wall_seconds=spread(figures["wall"] for figures in of_model),
-            peak_bytes=round(spread(figures["bytes"] for figures in of_model).median),
+            cpu_seconds=spread(each["cpu"] for each in figures),
+            wall_seconds=spread(each["wall"] for each in figures),
+            peak_bytes=round(spread(each["bytes"] for each in figures).median),
         )
-        for of_model in measured
+        for figures in measured
     ]
 
 
@@ -194,15 +195,15 @@ class RunTime:
 def interleaved(
     runs: Sequence[Runner], rounds: int, has_next: Callable[[int], bool] = lambda index: True
 ) -> list[list[RunTime]]:
-    """Measure several functions in turns, after some runs that are not measured.
+    """Measure several functions in interleaved rounds, after some runs that are not measured.
 
-    The order is random. Every other round has the reverse order of the round before, so that no
-    function follows itself more often than the others.
+    The order in a round is random. Every other round has the reverse order of the round before, so
+    that no function follows itself more often than the others.
 
     Args:
         runs: The functions.
         rounds: The maximum number of rounds.
-        has_next: Called with the index of a round; the measurement ends if it returns False.
+        has_next: Called with the index of a round. The measurement ends if it returns False.
 
     Returns:
         The time of a run in each round, for each function.
@@ -211,7 +212,7 @@ def interleaved(
     repetitions = []
     for run in runs:
         fastest = min(timeit.repeat(run, repeat=_TRIALS, number=1))  # a trial may be slow by chance
-        repetitions.append(max(1, int(_MIN_SECONDS / max(fastest, 1e-6))))
+        repetitions.append(max(1, int(_MIN_SECONDS / max(fastest, _CLOCK_SECONDS))))
     order = list(range(len(runs)))
     rng = random.Random(0)
     for index in itertools.takewhile(has_next, range(rounds)):
@@ -233,7 +234,7 @@ def interleaved(
 
 @dataclass(frozen=True)
 class OpTime:
-    """The calls of an op's kernels in a run, and their seconds (medians of runs)."""
+    """Medians over runs: the calls of an op's kernels in a run, and the seconds of all calls."""
 
     op: str
     calls: float

@@ -35,9 +35,9 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         if folding is None:
             continue
         runs = folding.break_even_runs
-        benefit = "never pays off"
+        benefit = "saves no time"
         if runs is not None:
-            benefit = f"pays off after {runs:,} runs with the same constants"
+            benefit = f"saves time after {runs:,} runs with the same constants"
         backends = Counter((p.backend, p.reason) for p in folding.placements)
         components = (
             f"{count_text(count, 'component')} on {backend}{f' ({reason})' if reason else ''}"
@@ -54,9 +54,9 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
     sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
     yield f"{result.rounds} interleaved runs of each on {', '.join(result.providers)}{sizes}"
     yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
-    yield "session: CPU time and wall time of creating one in a new process, and memory it takes"
+    yield "session: CPU time, wall time and memory of creating a session in a new process"
     yield "speed: median of pairs of runs, by CPU time with 1 thread on CPUs, else by wall time"
-    yield "spread: quartiles of the speed; not told apart: it differs from 1x by less"
+    yield "spread: quartiles of the speed; within spread: the speed differs from 1x by less"
 
 
 def _figures(result: Benchmark, names: Sequence[str]) -> Table:
@@ -77,8 +77,8 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
             times = each.cpu if result.uses_cpu_time(count) else each.runs
             low, high = each.quartiles[count]
             spread = f"{low:.2f}-{high:.2f}x" if k else ""
-            is_shown = k == 0 or result.is_told_apart(each, count)
-            speed = f"{each.speedup[count]:.2f}x" if is_shown else "not told apart"
+            is_significant = k == 0 or result.is_significant(each, count)
+            speed = f"{each.speedup[count]:.2f}x" if is_significant else "within spread"
             row += [time_text(times[count].median), speed, spread]
         verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
         rows.append((*row, f"{each.max_difference:.2g}{verdict}"))
@@ -86,7 +86,7 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
 
 
 def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
-    """Return the rows of the ops that take the most time in any of the models, and all others."""
+    """Return a row for each of the slowest ops in any model, and a row for all other ops."""
     profiles = [{each.op: each for each in model.profile} for model in models]
     longest: dict[str, float] = {}
     for profile in profiles:
@@ -94,9 +94,9 @@ def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
             longest[op] = max(longest.get(op, 0.0), time.seconds)
     ordered = sorted(longest, key=lambda op: -longest[op])
     rows = [(op, *(_op_text(profile.get(op)) for profile in profiles)) for op in ordered[:_MAX_OPS]]
-    others = [sum(p[op].seconds for op in ordered[_MAX_OPS:] if op in p) for p in profiles]
-    if any(others):
-        rows.append(("other ops", *map(time_text, others)))
+    other_ops = [sum(p[op].seconds for op in ordered[_MAX_OPS:] if op in p) for p in profiles]
+    if any(other_ops):
+        rows.append(("other ops", *map(time_text, other_ops)))
     return rows
 
 

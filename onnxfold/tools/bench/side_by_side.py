@@ -67,7 +67,8 @@ class FoldBench:
     Attributes:
         seconds: Wall time of folding.
         nbytes: Bytes of the folded tensors.
-        break_even_runs: Number of runs after which folding has saved time; None if it never does.
+        break_even_runs: Number of runs after which folding has saved time, or None if runs are not
+            faster.
         placements: The backends of the components.
     """
 
@@ -83,21 +84,21 @@ class ModelBench:
 
     Attributes:
         model: The path of the model or bundle.
-        ops: Number of nodes after onnxruntime's optimizations, by op; of entry for a bundle.
+        ops: Number of nodes after onnxruntime's optimizations, by op. For a bundle, those of entry.
         opening: The time and memory for creating a session.
-        runs: Seconds of wall time of a run, by number of threads (0: all).
+        runs: Seconds of wall time of a run, by number of threads. 0 means all threads.
         cpu: Seconds of CPU time of all threads, by number of threads. Other processes disturb CPU
             time less than wall time.
-        speedup: Speed relative to the first model, by number of threads: the median of neighbouring
-            runs. It follows from CPU time with one thread on the CPU provider, otherwise from wall
-            time.
+        speedup: Speed relative to the first model, by number of threads: the median over
+            neighbouring runs. It is computed from CPU time for one thread on the CPU provider, and
+            otherwise from wall time.
         quartiles: First and third quartile of the speedups of neighbouring runs, by number of
             threads.
-        max_difference: Largest absolute difference of the outputs; infinity if they cannot be
+        max_difference: Largest absolute difference of the outputs, or infinity if they cannot be
             compared.
         profile: Time by op in a run with the first number of threads.
-        within: Whether the outputs are within the tolerance; None without a tolerance.
-        folding: The cost of folding; None for a model that is not split.
+        within: Whether the outputs are within the tolerance, or None without a tolerance.
+        folding: The cost of folding, or None for a model that is not split.
     """
 
     model: str
@@ -141,7 +142,7 @@ class Benchmark(Printable):
     rounds: int
     providers: list[str]
 
-    def is_told_apart(self, model: ModelBench, threads: int) -> bool:
+    def is_significant(self, model: ModelBench, threads: int) -> bool:
         """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
         has_enough_rounds = self.rounds >= _MIN_ROUNDS
         return has_enough_rounds and exceeds_spread(
@@ -149,7 +150,7 @@ class Benchmark(Printable):
         )
 
     def uses_cpu_time(self, threads: int) -> bool:
-        """Return whether speeds with a number of threads follow from CPU time, not wall time."""
+        """Return whether speeds for a number of threads are computed from CPU time."""
         return _uses_cpu_time(threads, self.providers)
 
     def _text_parts(self) -> Iterator[str | Table]:
@@ -174,23 +175,24 @@ def bench_models(
     specialize: bool = False,
     splitting: SplitArguments | None = None,
 ) -> Benchmark:
-    """Measure a model, and models and bundles with the same inputs, in turns.
+    """Measure models and bundles with the same inputs, in interleaved runs.
 
     Args:
-        models: Paths of models and bundles. The others are compared with the first one.
+        models: Paths of models and bundles. The first one must be a model, with which the others
+            are compared.
         feeds: Inputs to use instead of random ones, see `onnxfold.compare`.
         dims: Sizes of dynamic dimensions, by name.
-        rtol: Relative tolerance of the outputs; None without a tolerance.
-        atol: Absolute tolerance of the outputs; None without a tolerance.
-        ulp: Tolerance of the outputs in units in the last place; None without a tolerance.
-        threads: Numbers of threads to measure; 0 for all.
-        providers: Execution providers of onnxruntime; the CPU provider by default.
+        rtol: Relative tolerance of the outputs, or None.
+        atol: Absolute tolerance of the outputs, or None.
+        ulp: Tolerance of the outputs in units in the last place, or None.
+        threads: Numbers of threads to measure. 0 means all threads.
+        providers: Execution providers of onnxruntime, by default the CPU provider.
         custom_ops: Shared libraries with custom ops of the models.
         rounds: Number of interleaved runs.
         seed: Seed of random inputs.
         backend: The backend of bundles, see `onnxfold.Session`.
         specialize: Whether bundles are specialized, see `onnxfold.Session`.
-        splitting: Arguments of `split` for a single model, which is measured with and without them.
+        splitting: Arguments of `split` for a single model, which is measured unsplit and split.
 
     Returns:
         The figures of all models.
@@ -200,13 +202,14 @@ def bench_models(
     """
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
-    chosen = available_providers(providers)
-    of_sessions = {"backend": backend, "specialize": specialize, "max_cache_bytes": sys.maxsize}
-    splits = splitting and {"nominal": dims, **splitting}
-    benched = _benched(models, of_sessions, splits, tuple(map(os.path.abspath, custom_ops)))
+    used_providers = available_providers(providers)
+    arguments = {"backend": backend, "specialize": specialize, "max_cache_bytes": sys.maxsize}
+    split_arguments = splitting and {"nominal": dims, **splitting}
+    libraries = tuple(map(os.path.abspath, custom_ops))
+    benched = _benched(models, arguments, split_arguments, libraries)
     first = benched[0].path
     sessions = {
-        count: [each.open(session_options(threads=count), chosen) for each in benched]
+        count: [each.open(session_options(threads=count), used_providers) for each in benched]
         for count in dict.fromkeys(threads)
     }
     first_sessions = sessions[threads[0]]
@@ -214,13 +217,13 @@ def bench_models(
         inputs, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, first_sessions[0])
     has_tolerance = any(value is not None for value in (rtol, atol, ulp))
     tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
-    runs = {count: [_run_of(s, inputs) for s in of_count] for count, of_count in sessions.items()}
+    runs = {count: [_run_of(s, inputs) for s in opened] for count, opened in sessions.items()}
     outputs = []
     for each, session, run in zip(benched, first_sessions, runs[threads[0]], strict=True):
         with about(each.path):
             outputs.append(_outputs(session, run, inputs))
-    times = {count: interleaved(of_count, rounds) for count, of_count in runs.items()}
-    openings = opening(benched, chosen, min(rounds, _MAX_OPENINGS))
+    times = {count: interleaved(runners, rounds) for count, runners in runs.items()}
+    openings = opening(benched, used_providers, min(rounds, _MAX_OPENINGS))
     figures = []
     for k, each in enumerate(benched):
         results = [
@@ -229,27 +232,27 @@ def bench_models(
             for result in compare_values(expected, outputs[k].get(name), tolerance)
         ]
         pairs = {}
-        for count, of_count in times.items():
-            seconds = [_seconds(of_count[index], count, chosen) for index in (0, k)]
+        for count, measured in times.items():
+            seconds = [_seconds(measured[index], count, used_providers) for index in (0, k)]
             pairs[count] = list(zip(*seconds, strict=True))
-        speedups = {count: [a / b for a, b in of_count] for count, of_count in pairs.items()}
+        speedups = {count: [a / b for a, b in seconds] for count, seconds in pairs.items()}
         saved = statistics.median(a - b for a, b in pairs[threads[0]])
         figures.append(
             ModelBench(
                 model=f"{each.path} split" if splitting and k else each.path,
-                ops=optimized_ops(each, chosen),
+                ops=optimized_ops(each, used_providers),
                 opening=openings[k],
-                runs={n: spread(t.wall for t in of_count[k]) for n, of_count in times.items()},
-                cpu={n: spread(t.cpu for t in of_count[k]) for n, of_count in times.items()},
+                runs={n: spread(t.wall for t in measured[k]) for n, measured in times.items()},
+                cpu={n: spread(t.cpu for t in measured[k]) for n, measured in times.items()},
                 speedup={n: statistics.median(speedups[n]) for n in times},
                 quartiles={n: quartiles(speedups[n]) for n in times},
                 max_difference=max((result.error for result in results), default=0.0),
-                profile=_profile(each, chosen, threads[0], inputs, rounds),
+                profile=_profile(each, used_providers, threads[0], inputs, rounds),
                 within=all(result.within for result in results) if has_tolerance else None,
                 folding=_folding(first_sessions[k], saved),
             )
         )
-    return Benchmark(figures, sizes, rounds, chosen)
+    return Benchmark(figures, sizes, rounds, used_providers)
 
 
 def timed_runs(
@@ -279,42 +282,48 @@ def timed_runs(
 
 
 def _seconds(times: Sequence[RunTime], threads: int, providers: Sequence[str]) -> list[float]:
-    """Return the CPU or wall time of runs, whichever determines speeds."""
+    """Return the CPU time or wall time of runs, see `_uses_cpu_time`."""
     if _uses_cpu_time(threads, providers):
         return [time.cpu for time in times]
     return [time.wall for time in times]
 
 
 def _uses_cpu_time(threads: int, providers: Sequence[str]) -> bool:
+    """Return whether speeds are computed from CPU time, which other processes disturb less."""
     return threads == 1 and tuple(providers) == CPU
 
 
 def _benched(
     models: Sequence[PathLike],
-    of_sessions: dict[str, Any],
+    arguments: dict[str, Any],
     splitting: SplitArguments | None,
     custom_ops: tuple[str, ...],
 ) -> list[Benched]:
     """Return the models and bundles, and a split model if there are arguments for splitting."""
     paths = [os.fspath(model) for model in models]
-    found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
-    for each in found:  # report missing files before the first measurement
+    benched = [Benched(path, arguments if is_bundle(path) else None, custom_ops) for path in paths]
+    for each in benched:  # report missing files before the first measurement
         if each.arguments is not None:
             open_bundle(each.path)
         elif not os.path.exists(each.path):
             raise MissingFileError(file=each.path)
-    if found[0].arguments is not None:
-        reason = "a bundle cannot be first; give the model that the bundle was made of before it"
+    if benched[0].arguments is not None:
+        reason = "a bundle cannot be the first model; put the original model before it"
         raise UsageError(reason, file=paths[0])
     if splitting:
-        if len(found) > 1:
+        if len(benched) > 1:
             raise UsageError("give only one model with runtime constants, which is then split")
-        found.append(Benched(paths[0], {**of_sessions, **splitting}, custom_ops))
-    return found
+        benched.append(Benched(paths[0], {**arguments, **splitting}, custom_ops))
+    return benched
 
 
 def _folding(session: Any, saved: float) -> FoldBench | None:
-    """Return the cost of folding of a session that has run; ``saved`` are seconds per run."""
+    """Return the cost of folding of a session that has run.
+
+    Args:
+        session: The session.
+        saved: The seconds by which a run is faster than a run of the first model.
+    """
     if not isinstance(session, Session):
         return None
     seconds = session.fold_statistics().seconds
@@ -345,14 +354,15 @@ def _feeds(
 
 def _run_of(session: Any, inputs: Feeds) -> Runner:
     """Return a function that runs a session on its feeds, which are converted once if possible."""
-    names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
-    own = {name: feed for name, feed in inputs.items() if name in names}
+    declared = (*session.get_inputs(), *session.get_overridable_initializers())
+    names = {value.name for value in declared}
+    feeds = {name: feed for name, feed in inputs.items() if name in names}
     outputs = [output.name for output in session.get_outputs()]
     are_tensors = all(output.type.startswith("tensor(") for output in session.get_outputs())
-    are_numbers = all(isinstance(f, np.ndarray) and f.dtype.kind != "O" for f in own.values())
+    are_numbers = all(isinstance(f, np.ndarray) and f.dtype.kind != "O" for f in feeds.values())
     if not (are_tensors and are_numbers):
-        return lambda: dict(zip(outputs, session.run(outputs, own), strict=True))
-    values = {name: ort_value(feed) for name, feed in own.items()}
+        return lambda: dict(zip(outputs, session.run(outputs, feeds), strict=True))
+    values = {name: ort_value(feed) for name, feed in feeds.items()}
     return lambda: dict(zip(outputs, session.run_with_ort_values(outputs, values), strict=True))
 
 
@@ -362,12 +372,12 @@ def _outputs(session: Any, run: Runner, inputs: Feeds) -> dict[str, Any]:
         if value.name not in inputs:
             raise UsageError(f"the first model has no input {value.name!r}")
     try:
-        found = run()
+        outputs = run()
     except Exception as error:
         reason = f"the model does not run on these inputs: {message_of(error)}"
         remedy = f"give inputs with {option('feeds')}, or sizes of dimensions with {option('dims')}"
         raise UsageError(f"{reason}; {remedy}") from error
-    return {name: array_of(out) if hasattr(out, "numpy") else out for name, out in found.items()}
+    return {name: array_of(out) if hasattr(out, "numpy") else out for name, out in outputs.items()}
 
 
 def _profile(
@@ -375,7 +385,7 @@ def _profile(
 ) -> list[OpTime]:
     """Return the calls and the time of ops, the slowest first.
 
-    They are medians of up to ``rounds`` runs, after a run that is not counted.
+    The figures are medians over up to ``rounds`` runs, after a run that is not counted.
     """
     rounds = min(rounds, _MAX_PROFILED)
     with files.scratch_folder("bench") as folder:

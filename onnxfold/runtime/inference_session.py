@@ -262,7 +262,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             except Exception as error:  # exceptions of onnxruntime have no common base class
                 logger.info("%s: the optimized model cannot be opened: %s", kept.model, error)
             else:
-                if kept_models.found(kept.link) == kept:  # no other process replaced it
+                if kept_models.linked_model(kept.link) == kept:  # no other process replaced it
                     if kept.is_finished:
                         self.get_session_options().graph_optimization_level = level
                     self._model_path = None if isinstance(source, bytes) else os.fspath(source)

@@ -27,7 +27,7 @@ from onnxfold.runtime.kept_models import (
     RECORD,
     KeptModel,
     hash_of,
-    rules_of_others,
+    third_party_rule_sets,
 )
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError
@@ -194,7 +194,7 @@ def _split(
     arguments: SplitArguments = {
         "runtime_constants": names,
         "nominal": sizes,
-        "disable": rules_of_others(),
+        "disable": third_party_rule_sets(),
         "level": fold["level"],
         "target": fold["target"],
     }

@@ -1,10 +1,13 @@
-"""Keep optimized models in the user's cache folder.
+"""Cache optimized models in the user's cache folder.
 
-The cache folder holds entries, folders with an optimized model, whose name is a hash of the
-source's content, the options and the versions; and links, which name the entry of a source. Both
-describe files: the status (device, inode, size, times) of each, and a hash of the content. Only
-where a status differs is the content read. So a later start reads a link and a record, asks for the
-status of a few files, and opens the kept model.
+The cache folder contains entries and links. An entry is a folder with an optimized model. Its name
+is a hash of the content of the source, the options and the versions. A link is a file that contains
+the name of the entry of a source.
+
+A link describes the files of the source, and a record in an entry describes the files of the entry.
+A description contains the status of each file (device, inode, size, times) and a hash of the
+content. The content is read again only if a status differs. A later start therefore reads a link
+and a record, compares the statuses of a few files, and opens the cached model.
 """
 
 from __future__ import annotations
@@ -44,23 +47,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 LIMIT = "ONNXFOLD_SESSION_CACHE_BYTES"
-"""Environment variable: the maximum size of the cache in bytes; 0 disables the cache."""
+"""Environment variable with the maximum size of the cache in bytes. 0 disables the cache."""
 
 DEFAULT_LIMIT = 4 << 30
-
+"""Default maximum size of the cache in bytes."""
 FORMAT = 3
 """Version of the format of entries and links."""
 
 RECORD = "record.json"
-
+"""The file of an entry that describes its other files."""
 _MODEL = "model.onnx"
 _WEIGHTS = "weights"
 
 _NAMES = "names.json"
-"""The names of the values of the source, for which session options may provide initializers."""
+"""The file with the names of values of the source for which session options may provide
+initializers."""
 
 _INPUTS = "inputs.json"
-"""The inputs that are worth holding constant, with their shares of the work."""
+"""The file with the inputs that are worth holding constant, and with their shares of the work."""
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
@@ -83,8 +87,10 @@ FOREIGN = (
     "ep.enable_weightless_mode",
     "ep.enable_weightless_ep_context_nodes",
 )
-"""Entries with which a session reads or writes other files, or refers to the original nodes. With
-them, onnxruntime opens the original model."""
+"""Entries of session options that read or write other files or refer to the original nodes.
+
+If one of these entries is set, the session opens the original model.
+"""
 
 Provider = str | tuple[str, dict[Any, Any]]
 
@@ -92,7 +98,7 @@ Provider = str | tuple[str, dict[Any, Any]]
 def is_unsupported(
     source: Any, options: ort.SessionOptions | None, keywords: Collection[str]
 ) -> bool:
-    """Return whether onnxruntime requires the original model, or reads or writes other files."""
+    """Return whether a session with these arguments must open the original model."""
     if not isinstance(source, (str, bytes, os.PathLike)) or set(keywords) - {"enable_fallback"}:
         return True
     if bytes_allowed(LIMIT, DEFAULT_LIMIT) == 0 or os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL"):
@@ -107,12 +113,12 @@ def is_unsupported(
 
 
 def replaces_values(options: ort.SessionOptions | None, kept: KeptModel) -> bool:
-    """Return whether options provide an initializer for a value of the source of a kept model."""
+    """Return whether options provide an initializer for a value of the source of a cached model."""
     if options is None:
         return False
     try:
         names = json.loads(Path(str(kept.model)).with_name(_NAMES).read_bytes())
-    except (OSError, ValueError) as error:  # another process has just removed it
+    except (OSError, ValueError) as error:  # another process has just removed the entry
         logger.debug("%s: %s", kept.model, error)
         return True
     return provides_initializers(options, names)
@@ -123,13 +129,13 @@ class KeptModel:
     """An entry of the cache.
 
     Attributes:
-        link: The link that names the entry.
+        link: The path of the link to the entry.
         entry: The folder of the entry.
-        model: The path of the optimized model; None if onnxfold refuses the source, or if the model
-            is larger than the cache.
-        is_finished: Whether onnxruntime has optimized the model, too.
-        source_files: The status of the files of the source, by path.
-        files: The status of the files of the entry, by name.
+        model: The path of the optimized model. None if onnxfold rejects the source, or if the
+            optimized model is larger than the cache.
+        is_finished: Whether onnxruntime also optimized the model.
+        source_files: The statuses of the files of the source, by path.
+        files: The statuses of the files of the entry, by name.
     """
 
     link: Path
@@ -146,27 +152,34 @@ def kept_model(
     providers: Sequence[Provider] | None,
     fold: OptionArguments,
 ) -> KeptModel | None:
-    """Return the kept model of a source. If it is missing, optimize and keep the source first.
+    """Return the cached model of a source. If there is none, optimize the source and cache it.
+
+    Args:
+        source: The path or the bytes of a model.
+        options: The session options of onnxruntime.
+        providers: Execution providers, as onnxruntime takes them.
+        fold: The optimization options.
 
     Returns:
-        The entry of the cache; None if the source cannot be kept. An entry has no model if onnxfold
-        refuses the source, or if the model is larger than the cache.
+        The entry of the cache. None if the source is not cached, because it cannot be read or is
+        larger than the cache. An entry has no model if onnxfold rejects the source, or if the
+        optimized model is larger than the cache.
 
     Raises:
-        OnnxFoldError: The source cannot be optimized now.
+        OnnxFoldError: The source cannot be optimized, or it was changed while it was read.
         OSError: The cache folder cannot be written.
     """
-    maker = _maker(options, providers)
+    optimizer = _optimizer_options(options, providers)
     key = [FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
-    if maker is not None:
-        key += [cpu_features(), maker.graph_optimization_level, entries_of(maker, DECIDING)]
+    if optimizer is not None:
+        key += [cpu_features(), optimizer.graph_optimization_level, entries_of(optimizer, DECIDING)]
     if isinstance(source, bytes):
         name = hashlib.sha256(source).hexdigest()
     else:
         name = os.path.abspath(os.fsdecode(os.fspath(source)))
         source = name
     link = user_folder("sessions") / f"{hash_of(key, name)}.json"
-    known = found(link)
+    known = linked_model(link)
     if known is not None:
         return known
     from onnxfold.ir.storage.load import external_files
@@ -179,7 +192,7 @@ def kept_model(
             names = [source, *external_files(source)]
         target = describe(cache, names)
     except (OnnxFoldError, OSError, ValueError) as error:
-        logger.debug("onnxruntime opens the model and reports the error: %s", error)
+        logger.debug("the original model is opened, and onnxruntime reports the error: %s", error)
         return None
     if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
         return None
@@ -191,7 +204,7 @@ def kept_model(
         if recorded(entry / RECORD) is None:
             shutil.rmtree(entry, ignore_errors=True)
             with files.scratch_folder("session", parent=str(cache)) as new:
-                finished = _write_model(source, new, fold, maker)
+                finished = _write_model(source, new, fold, optimizer)
                 size = sum(file.stat().st_size for file in os.scandir(new))
                 for name in os.listdir(new) if size > limit else ():
                     os.remove(os.path.join(new, name))
@@ -199,34 +212,34 @@ def kept_model(
                 write_record(Path(new, RECORD), {**record, "settled": True, "finished": finished})
                 if statuses(cache, names) != target["files"]:
                     raise OnnxFoldError("was changed while it was read", file=names[0])
-                put(new, str(entry), limit - len(json.dumps(target)))  # room for the link
+                put(new, str(entry), limit - len(json.dumps(target)))  # leaves room for the link
     write_record(link, target)
-    return found(link)
+    return linked_model(link)
 
 
-def _maker(
+def _optimizer_options(
     options: ort.SessionOptions | None, providers: Sequence[Provider] | None
 ) -> ort.SessionOptions | None:
     """Return the options with which onnxruntime optimizes a model for the cache.
 
     Returns:
-        The options; None if a model that is optimized with these options and providers depends on
-        the session, so that it cannot be kept.
+        The options. None if the result of onnxruntime's optimization depends on the session and
+        cannot be cached.
     """
     available = set(ort.get_available_providers())
     names = {p if isinstance(p, str) else p[0] for p in providers or available}
-    maker = ort.SessionOptions()
+    optimizer = ort.SessionOptions()
     if options is not None:
         if options.has_providers() or options.graph_optimization_level == _OFF:
             return None
-        maker.graph_optimization_level = options.graph_optimization_level
+        optimizer.graph_optimization_level = options.graph_optimization_level
         for name, value in entries_of(options, DECIDING).items():
-            maker.add_session_config_entry(name, value)
-    return maker if names & available <= _CPU else None
+            optimizer.add_session_config_entry(name, value)
+    return optimizer if names & available <= _CPU else None
 
 
-def found(link: Path) -> KeptModel | None:
-    """Return the kept model to which a link refers, if no file has changed."""
+def linked_model(link: Path) -> KeptModel | None:
+    """Return the cached model to which a link refers, or None if a file is missing or changed."""
     target = recorded(link)
     if target is None:
         return None
@@ -241,15 +254,21 @@ def found(link: Path) -> KeptModel | None:
 
 
 def _write_model(
-    source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
+    source: str | bytes, folder: str, fold: OptionArguments, optimizer: ort.SessionOptions | None
 ) -> bool:
     """Write the optimized model into a folder, or nothing if onnxfold rejects the source.
 
+    Args:
+        source: The path or the bytes of a model.
+        folder: An empty folder.
+        fold: The optimization options.
+        optimizer: The options with which onnxruntime optimizes the model. None if it does not.
+
     Returns:
-        Whether onnxruntime has optimized the model, too.
+        Whether onnxruntime also optimized the model.
 
     Raises:
-        OnnxFoldError: The source cannot be optimized now.
+        OnnxFoldError: The source cannot be optimized.
         OSError: The folder cannot be written.
     """
     from onnxfold.api.optimize import optimize
@@ -258,44 +277,45 @@ def _write_model(
     from onnxfold.runtime.splitting.dependence import worthwhile_inputs
 
     try:
-        given = storage.opened(source)
-        if isinstance(source, bytes) and given.meta[storage.EXTERNAL_KEY]:
-            raise ModelError("the bytes of a model do not tell where its data files are")
-        names = _names_of_values(given)
-        options: OptionArguments = {**fold, "disable": rules_of_others()}
-        model: ir.Model = optimize(given, **options)
+        original = storage.opened(source)
+        if isinstance(source, bytes) and original.meta[storage.EXTERNAL_KEY]:
+            raise ModelError("the folder of the data files is unknown for a model in bytes")
+        names = _names_of_values(original)
+        options: OptionArguments = {**fold, "disable": third_party_rule_sets()}
+        model: ir.Model = optimize(original, **options)
     except ModelError as error:
-        logger.info("the model is opened as it is: %s", error)
+        logger.info("the original model is opened: %s", error)
         return False
     path = os.path.join(folder, _MODEL)
     Path(folder, _NAMES).write_text(json.dumps(names), encoding="ascii")
     inputs = [[each.names, each.share] for each in worthwhile_inputs(model)]
     Path(folder, _INPUTS).write_text(json.dumps(inputs), encoding="ascii")
-    if maker is not None and not has_custom_ops(model):
+    if optimizer is not None and not has_custom_ops(model):
         with files.scratch_folder("session", parent=folder) as scratch:
             folded = os.path.join(scratch, "folded.onnx")
-            made = os.path.join(scratch, "made.onnx")
+            optimized = os.path.join(scratch, "optimized.onnx")
             storage.save(model, folded, external_data=True, fsync=False)
             try:
-                open_session(folded, write_optimized(maker, made))
-                final = storage.load(made)
+                open_session(folded, write_optimized(optimizer, optimized))
+                final = storage.load(optimized)
                 final.model_version = model.model_version
                 _save(final, path)
-                del final  # its files are removed with the folder
-                maker.optimized_model_filepath = ""
-                maker.graph_optimization_level = _OFF
-                open_session(path, maker)
+                del final  # unmap its files, which are removed with the folder
+                optimizer.optimized_model_filepath = ""
+                optimizer.graph_optimization_level = _OFF
+                open_session(path, optimizer)
                 return True
-            except Exception as error:  # onnxruntime raises many classes without a common base
-                logger.info("onnxruntime cannot open what it makes of the model: %s", error)
+            except Exception as error:  # the exceptions of onnxruntime have no common base class
+                logger.info("onnxruntime cannot open the model that it optimized: %s", error)
     _save(model, path)
     return False
 
 
-def rules_of_others() -> list[str]:
-    """Return the rule sets of other packages.
+def third_party_rule_sets() -> list[str]:
+    """Return the names of the rule sets of other packages.
 
-    They are disabled: a later start does not compare the versions of these packages.
+    These rule sets are disabled, because a later start does not compare the versions of the
+    packages.
     """
     from onnxfold.rewrite.rule import available_rule_sets, builtin_rule_sets
 
@@ -305,7 +325,7 @@ def rules_of_others() -> list[str]:
 
 
 def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
-    """Return the sets of inputs of a kept model that are worth holding constant.
+    """Return the sets of inputs of a cached model that are worth holding constant.
 
     Each set has its share of the work, see
     `onnxfold.runtime.splitting.dependence.WorthwhileInputs`.
@@ -313,13 +333,13 @@ def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
     try:
         document = json.loads((kept.entry / _INPUTS).read_bytes())
         return [(list(names), float(share)) for names, share in document]
-    except (OSError, ValueError, TypeError) as error:  # another process has just removed it
+    except (OSError, ValueError, TypeError) as error:  # another process has just removed the entry
         logger.debug("%s: %s", kept.entry, error)
         return []
 
 
 def _names_of_values(model: ir.Model) -> list[str]:
-    """Return the names of all initializers, and of results, which onnxruntime may fold."""
+    """Return the names of all initializers and results, because onnxruntime may fold results."""
     from onnxfold.ir.graphs import all_graphs
 
     names = set[str]()
@@ -330,9 +350,9 @@ def _names_of_values(model: ir.Model) -> list[str]:
 
 
 def _save(model: ir.Model, path: str) -> None:
-    """Write a model with its weights in a data file, at offsets from which onnxruntime maps them.
+    """Write a model with its weights in a data file from which onnxruntime can map them.
 
-    The weights get names to which no session options refer.
+    Each weight gets a prefix in its name, so that session options cannot refer to it.
     """
     from onnxfold.ir import storage
 
@@ -343,14 +363,11 @@ def _save(model: ir.Model, path: str) -> None:
 
 
 def hash_of(*parts: Any) -> str:
-    """Return a hash of values, as a name in the cache.
-
-    Different values need a different ``repr``.
-    """
+    """Return a hash of the ``repr`` of values, for a name in the cache."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @functools.cache
 def warn(reason: str) -> None:
-    """Log why the original model is opened, once for each reason and process."""
+    """Log the reason for opening original models, once for each reason and process."""
     logger.warning("models are opened without optimization: %s", reason)

@@ -1,8 +1,9 @@
-"""Keep split models in the user's cache folder, for sessions that hold inputs constant.
+"""Cache split models in the user's cache folder, for sessions that hold inputs constant.
 
 A bundle is an entry of the same cache as the optimized model, see `onnxfold.runtime.kept_models`. A
-link contains the names of the inputs of the last split, so that a later start opens this bundle at
-once. A child process splits the model, because the analysis would delay runs in this process.
+link contains the names of the inputs of the last split, so that a later start can open this bundle
+before its first run. A child process splits the model, because the analysis would delay runs in
+this process.
 """
 
 from __future__ import annotations
@@ -47,20 +48,23 @@ _SHARE = "share"
 _NAMES = "names"
 
 _CLEAR_SHARE = 0.5
-"""Minimum share of the work with which entry is certainly faster, and is not measured."""
+"""Minimum share of the work in runtime_fold with which entry is certainly faster than the model.
+
+With a smaller share, both are measured.
+"""
 
 _MIN_SPEEDUP = 1.05
-"""Minimum measured speed of entry, relative to the model, with which inputs are held constant."""
+"""Minimum measured speed of entry, relative to the model, at which inputs are held constant."""
 
 _ROUNDS = 5
-"""Number of measured runs of entry and of the model."""
+"""Number of measured runs of entry, and of the model."""
 
 
 class KeptBundle(Bundle):
-    """A bundle of the cache. Its kernels are compiled for each session, as for a model in memory.
+    """A bundle in the cache. Its kernels are compiled for each session, as for a model in memory.
 
     Attributes:
-        share: The share of a run's work that runtime_fold has, at the sizes when it was split.
+        share: The share of a run's work that is in runtime_fold, at the sizes of the split.
     """
 
     compiles_ahead = True
@@ -71,12 +75,12 @@ class KeptBundle(Bundle):
 
     @property
     def fold_key(self) -> str:
-        """The name of the folder, a hash of all that the bundle was made of."""
+        """The name of the folder. It is a hash of everything on which the bundle depends."""
         return self.folder.name
 
     @contextlib.contextmanager
     def serialized(self, part: str) -> Iterator[bytes]:
-        """Provide a part for `onnxfold.runtime.bundles.in_memory.deserialized`."""
+        """Yield a part in the format of `onnxfold.runtime.bundles.in_memory.deserialized`."""
         from onnxfold.runtime.bundles.in_memory import InMemoryBundle
 
         model = self.load(part)
@@ -85,13 +89,13 @@ class KeptBundle(Bundle):
 
 
 def last_names(kept: KeptModel) -> list[str]:
-    """Return the inputs by which a kept model was split last; none if it was not."""
+    """Return the inputs by which a cached model was split last, or an empty list."""
     link = recorded(_link(kept))
     return [] if link is None else list(link[_NAMES])
 
 
 def kept_bundle(kept: KeptModel, names: Sequence[str]) -> KeptBundle | None:
-    """Return the bundle of a kept model that is split by these inputs; None if there is none."""
+    """Return the cached bundle of a model that is split by these inputs, or None."""
     folder = _folder(kept, names)
     record = recorded(folder / RECORD)
     if record is None:
@@ -116,21 +120,22 @@ def make_kept_bundle(
     *,
     is_named: bool,
 ) -> str | None:
-    """Split the source of a kept model in another process, and keep the bundle.
+    """Split the source of a cached model in a child process, and cache the bundle.
 
     Args:
-        kept: The kept model.
+        kept: The cached model.
         source: The absolute path or the bytes of its source.
         names: The inputs to hold constant.
         sizes: Sizes of symbolic dimensions, by name.
-        fold: The level and target of the optimization; the target is a name or None.
-        is_named: Whether to keep the bundle even if it saves little.
+        fold: The level and target of the optimization. The target is a name or None.
+        is_named: Whether to cache the bundle even if it saves little.
 
     Returns:
-        The reason why the bundle is not worthwhile and is not kept; None if it is kept.
+        The reason why the bundle is not worthwhile. It is then not cached. None if it is cached.
 
     Raises:
-        onnxfold.support.isolated.Failure: The model cannot be split, or the bundle is not kept.
+        onnxfold.support.isolated.Failure: The model cannot be split, or the bundle cannot be
+            cached.
     """
     arrays = [] if isinstance(source, str) else [np.frombuffer(source, np.uint8)]
     request = [
@@ -143,19 +148,19 @@ def make_kept_bundle(
         dict(kept.source_files),
         is_named,
     ]
-    function = f"{__name__}:split_apart"
-    objection, _ = isolated.run(function, request, arrays)
-    if objection is None and not is_named:
+    function = f"{__name__}:split_in_child"
+    reason, _ = isolated.run(function, request, arrays)
+    if reason is None and not is_named:
         link = describe(kept.entry.parent, [])
         write_record(_link(kept), {**link, _NAMES: list(names)})
-    return objection  # type: ignore[no-any-return]
+    return reason  # type: ignore[no-any-return]
 
 
-def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[str | None, list[Any]]:
-    """Split a model and keep the bundle; called in another process, see `make_kept_bundle`.
+def split_in_child(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[str | None, list[Any]]:
+    """Split a model and cache the bundle. `make_kept_bundle` calls this in a child process.
 
     Returns:
-        The reason why the bundle is not kept, or None.
+        The reason why the bundle is not cached, or None.
     """
     from onnxfold.runtime.splitting.dependence import MIN_SHARE
 
@@ -166,17 +171,17 @@ def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[str | No
         if recorded(folder / RECORD) is not None:
             return None, []
         source = path if path is not None else arrays[0].tobytes()
-        made = _split(source, names, sizes, fold)
-        share = _share_of(made.parts, sizes)
+        bundle = _split(source, names, sizes, fold)
+        share = _share_of(bundle.parts, sizes)
         if share < MIN_SHARE and not is_named:
-            return f"{share:.1%} of the work would run once", []
+            return f"only {share:.1%} of the work can be folded", []
         with files.scratch_folder("session", parent=str(folder.parent)) as scratch:
             new = Path(scratch)
-            _write(made, new)
+            _write(bundle, new)
             if share < _CLEAR_SHARE and not is_named:
                 speedup = _speedup(model, new, sizes)
                 if speedup is not None and speedup < _MIN_SPEEDUP:
-                    return f"entry runs {speedup:.2f} times as fast as the model", []
+                    return f"entry is only {speedup:.2f} times as fast as the model", []
             if statuses(folder.parent, source_files) != source_files:
                 raise OnnxFoldError("the model was changed while it was split")
             record = describe(new, os.listdir(new))
@@ -210,17 +215,17 @@ def _write(bundle: InMemoryBundle, folder: Path) -> None:
     plans = {part: storage.planned(model, external_data=True) for part, model in parts.items()}
     size = sum(plan.size for plan in plans.values())
     if size > limit:
-        raise OnnxFoldError(f"the split model takes {size} bytes; {LIMIT} allows {limit}")
+        raise OnnxFoldError(f"the split model takes {size} bytes, but {LIMIT} allows {limit}")
     for part, plan in plans.items():
         storage.save(parts[part], folder / part, plan=plan, fsync=False)
     (folder / MANIFEST).write_text(json.dumps(bundle.manifest.to_dict()), encoding="utf-8")
 
 
 def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None:
-    """Return how many times as fast entry runs as the model, on one thread.
+    """Return the speed of entry relative to the model, on one thread.
 
     Returns:
-        The median of some rounds; None if the model does not run on random inputs.
+        The median of several rounds. None if the model does not run on random inputs.
     """
     from onnxfold.ir import storage
     from onnxfold.runtime.sessions.session import Session
@@ -234,14 +239,14 @@ def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None
     try:
         seconds, _ = timed_runs(model, [original, entry], 1, dims, rounds=_ROUNDS)
     except OnnxFoldError as error:
-        logger.debug("%s is not measured: %s", model, error)
+        logger.debug("%s: the speed of the split model is not measured: %s", model, error)
         return None
     speedups = [before / after for before, after in zip(*seconds, strict=True)]
     return float(statistics.median(speedups))
 
 
 def _share_of(parts: Mapping[str, ir.Model], sizes: Mapping[str, int]) -> float:
-    """Return the share of the work that runtime_fold has, of that of both parts."""
+    """Return the share of the work of both parts that is in runtime_fold."""
     if FOLD_FILE not in parts:
         return 0.0
     from onnxfold.runtime.splitting.dependence import work_of_graph

@@ -251,8 +251,8 @@ def test_limits_of_indices_with_an_added_constant():
         """)
     model = ir.from_proto(proto)
     a, b, c, _, d = (integer_use(ModelFacts(model).types, value) for value in model.graph.inputs)
-    assert (a.least, a.limit({})) == (0, 5)
-    assert (b.least, b.limit({})) == (1, 8)
+    assert (a.minimum, a.limit({})) == (0, 5)
+    assert (b.minimum, b.limit({})) == (1, 8)
     assert c.limit({}) == 9
     assert d.limit({"m": 4}) == 4
 

@@ -47,7 +47,7 @@ from onnxfold.tools.bench.measuring import (
 )
 from onnxfold.tools.bench.result_text import bench_models_text
 from onnxfold.tools.comparison.dims import check_names, symbols_of, usual_sizes
-from onnxfold.tools.comparison.feeds import Feeds, GivenFeeds, given_feeds
+from onnxfold.tools.comparison.feeds import Feeds, UserFeeds, user_feeds
 from onnxfold.tools.comparison.pair import compare_values
 from onnxfold.tools.comparison.result import Tolerance
 from onnxfold.tools.comparison.runners import CannotRun, Subject
@@ -161,7 +161,7 @@ class Benchmark(Printable):
 def bench_models(
     models: Sequence[PathLike],
     *,
-    feeds: GivenFeeds | None = None,
+    feeds: UserFeeds | None = None,
     dims: Mapping[str, int] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -333,13 +333,13 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
 
 
 def _feeds(
-    first: Subject, user_feeds: GivenFeeds | None, dims: Mapping[str, int], seed: int, session: Any
+    first: Subject, feeds: UserFeeds | None, dims: Mapping[str, int], seed: int, session: Any
 ) -> tuple[Feeds, dict[str, int]]:
     """Return the inputs by name, and the sizes of dynamic dimensions of random inputs."""
     names = symbols_of(first.inputs)
     check_names(dims, first.inputs)
-    if user_feeds is not None:
-        return next(iter(given_feeds(user_feeds, first.inputs, first.overridable).values())), {}
+    if feeds is not None:
+        return next(iter(user_feeds(feeds, first.inputs, first.overridable).values())), {}
 
     def run(inputs: Feeds) -> None:
         try:

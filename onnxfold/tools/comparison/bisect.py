@@ -23,9 +23,9 @@ from onnxfold.tools.comparison.result import FirstDifference, OutputResult
 from onnxfold.tools.comparison.runners import Opener, Outputs, Subject
 
 _GROUP_BYTES = 48 << 20  # outputs of one run
-_MAX_GROUPS = 8  # with many bytes of values, the groups are larger instead
+_MAX_GROUPS = 8  # for more bytes, the groups are larger
 _UNKNOWN_BYTES = 1 << 16  # assumed for a value of unknown shape
-_MAX_NODES = 20  # that are listed
+_MAX_NODES = 20  # in the result, for each model
 
 
 class Side:
@@ -50,7 +50,7 @@ class Side:
         original_count = len(outputs)
         outputs.extend(value for value in values if not value.is_graph_output())
         storage.save(self.model, self._path, share_weights=True, fsync=False)
-        while len(outputs) > original_count:  # deleting a slice would not unmark them as outputs
+        while len(outputs) > original_count:  # deleting a slice would leave them marked as outputs
             outputs.pop()
         runner = self._open(self._path)
         results = runner(self.feeds)
@@ -95,7 +95,7 @@ class Search:
         if difference is not None:
             targets: Sequence[ir.Value] = [difference[0]]
         else:
-            targets = self._a.graph.outputs  # which may be constant
+            targets = self._a.graph.outputs  # they may depend on constants only
         operands = {v for node in _nodes_between(set(variables), targets) for v in node.outputs}
         constants = [value for value in self._pairs if value in operands and is_constant(value)]
         difference = self._first_of(constants) or difference
@@ -103,7 +103,7 @@ class Search:
             return None
         value, result = difference
         equal = {*variables, *constants}
-        equal_b = {self._pairs[each] for each in equal}
+        equal_b = {self._pairs[equal_value] for equal_value in equal}
         nodes_a = _nodes_between(equal, [value])
         nodes_b = _nodes_between(equal_b, [self._pairs[value]])
         return FirstDifference(
@@ -120,11 +120,11 @@ class Search:
             a = self._a.compute(group)
             b = self._b.compute([self._pairs[value] for value in group])
             differences = self._differences(group, a, b)
-            random = {}
+            varying = {}
             if differences:
-                random = self._differences(differences, a, self._a.compute(group))
+                varying = self._differences(differences, a, self._a.compute(group))
             for value, result in differences.items():
-                if value not in random:
+                if value not in varying:
                     return value, result
         return None
 
@@ -173,7 +173,7 @@ class Search:
                 state = "in the first model only"
             else:
                 results = self._compare(x.numpy(), y.numpy(), name=operand.name)
-                state = "equal" if all(r.bit_equal for r in results) else results[0].apart
+                state = "equal" if all(r.bit_equal for r in results) else results[0].difference_text
             yield operand.name, state
 
 
@@ -186,16 +186,16 @@ def _can_be_output(value: ir.Value) -> bool:
 
 def _nodes_between(sources: Collection[ir.Value], targets: Sequence[ir.Value]) -> list[ir.Node]:
     """Return the nodes that compute the targets from the sources, in graph order."""
-    found: set[ir.Node] = set()
+    selected: set[ir.Node] = set()
     stack = [value.producer() for value in targets]
     while stack:
         node = stack.pop()
-        if node is not None and node not in found:
-            found.add(node)
+        if node is not None and node not in selected:
+            selected.add(node)
             operands = [*node.inputs, *captured_values(node)]
             stack += [v.producer() for v in operands if v is not None and v not in sources]
-    graph = next((node.graph for node in found), None)
-    return [] if graph is None else [node for node in graph if node in found]
+    graph = next((node.graph for node in selected), None)
+    return [] if graph is None else [node for node in graph if node in selected]
 
 
 def _node_text(node: ir.Node) -> str:

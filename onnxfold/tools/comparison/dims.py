@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxfold.ir.graphs import dim_with, name_of, symbols_in
 from onnxfold.support.errors import UsageError, suggestion
 
-_DEFAULT_SIZE = 2  # of a dimension without a given size
+_DEFAULT_SIZE = 2  # of a dynamic dimension without a size
 _MAX_DISTINCT = 64  # distinct sizes of thousands of dimensions would not be small
 _LENGTHS = ("total", "past", "seq")  # substrings of dimension names that decoders use
 _IMAGE_AXES = ("height", "width", "h", "w")
@@ -28,14 +28,14 @@ def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
 
 def axes_of(value: ir.Value) -> list[list[str]]:
     """Return, for each axis of an input, the dynamic dimensions that its size depends on."""
-    found: list[list[str]] = []
+    axes: list[list[str]] = []
     for axis, dim in enumerate(value.shape or ()):
         if isinstance(dim, ir.SymbolicDim) and name_of(dim):
-            found.append(sorted(symbols_in(dim)))
+            axes.append(sorted(symbols_in(dim)))
         else:
             is_fixed = isinstance(dim, int) and dim >= 0
-            found.append([] if is_fixed else [f"{value.name}[{axis}]"])
-    return found
+            axes.append([] if is_fixed else [f"{value.name}[{axis}]"])
+    return axes
 
 
 def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
@@ -57,7 +57,7 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
 
 
 def usual_sizes(names: Iterable[str], fixed: Mapping[str, int], size: int) -> dict[str, int]:
-    """Return sizes of dynamic dimensions: the fixed ones, 1 for batches, ``size`` for others."""
+    """Return sizes of dynamic dimensions: fixed sizes, 1 for batches, and ``size`` for others."""
     return {name: fixed.get(name, 1 if is_batch(name) else size) for name in names}
 
 
@@ -77,17 +77,17 @@ def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None
     """
     dims = (dim for value in inputs for dim in value.shape or ())
     texts = [d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value is not None]
-    known = {*symbols_of(inputs), *texts}
-    for name in sorted(sizes.keys() - known):
-        raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
+    valid_names = {*symbols_of(inputs), *texts}
+    for name in sorted(sizes.keys() - valid_names):
+        raise UsageError(f"no input has a dimension {name!r}{suggestion(name, valid_names)}")
 
 
 def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an input, given the sizes of dynamic dimensions.
+    """Return the shape of an input for sizes of its dynamic dimensions.
 
     Args:
         value: The input. It counts as a vector if its rank is unknown.
-        sizes: Sizes by the names of `symbols_of`; 2 for all others.
+        sizes: Sizes by the names of `symbols_of`. Other dimensions have size 2.
     """
     if value.shape is None:
         return (_DEFAULT_SIZE,)
@@ -97,7 +97,13 @@ def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "") -> int:
-    """Return the size of a dimension; ``name`` is used if the dimension has no name."""
+    """Return the size of a dimension.
+
+    Args:
+        dim: The dimension.
+        sizes: Sizes by name.
+        name: The key in ``sizes`` of a dimension without a name.
+    """
     if isinstance(dim, int) and dim >= 0:
         return dim
     if isinstance(dim, int) or (name_of(dim) is None and dim.value not in sizes):

@@ -22,30 +22,30 @@ class IntegerUse:
     """Properties of the elements of an integer input that follow from the graph.
 
     Attributes:
-        least: The smallest element that is not used as a negative index.
+        minimum: The smallest element that is not used as a negative index.
         bounds: Exclusive upper bounds. Each is the size of an indexed axis and the constant that is
             added to the elements before they are used as indices.
         compared: Elements for both outcomes of each comparison with a constant, in graph order.
     """
 
-    least: int = 0
+    minimum: int = 0
     bounds: list[tuple[int | ir.SymbolicDim, int]] = field(default_factory=list)
     compared: list[int] = field(default_factory=list)
 
     def limit(self, sizes: Mapping[str, int]) -> int | None:
-        """Return the exclusive upper bound, given sizes of dimensions; None if it is unknown."""
+        """Return the exclusive upper bound for sizes of dimensions, or None if it is unknown."""
         limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
-        return max(self.least + 1, min(limits)) if limits else None
+        return max(self.minimum + 1, min(limits)) if limits else None
 
 
 def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
     """Return the properties of the elements of an integer input.
 
     The search follows the input through model-local functions and ops that move elements or add a
-    constant. It ends at the tables that the elements index and the constants that they are compared
-    with.
+    constant. The search ends at the tables that the elements index and the constants that they are
+    compared with.
     """
-    found = IntegerUse()
+    use = IntegerUse()
     seen = {value}
     pending = [(value, 0)]  # a value, and the constant that was added to the input
     while pending:
@@ -54,24 +54,24 @@ def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
             definition = definition_of(user)
             size = _index_bound(types, user, position)
             if size is not None:
-                found.bounds.append((size, offset))
-                found.least = max(found.least, -offset)
+                use.bounds.append((size, offset))
+                use.minimum = max(use.minimum, -offset)
             for number in definition.boundary_values(user, position):
-                if number - offset not in found.compared:
-                    found.compared.append(number - offset)
+                if number - offset not in use.compared:
+                    use.compared.append(number - offset)
             added = definition.added_constant(user, position)
             outputs = carried(types.model, user, position) if added is None else user.outputs
             for output in outputs:
                 if output not in seen:
                     seen.add(output)
                     pending.append((output, offset + (added or 0)))
-    return found
+    return use
 
 
 def _index_bound(
     types: SymbolicAnalysis, node: ir.Node, position: int
 ) -> int | ir.SymbolicDim | None:
-    """Return the exclusive upper bound of an operand's indices; None if it is unknown."""
+    """Return the exclusive upper bound of an operand's indices, or None if it is unknown."""
     bound = definition_of(node).index_bound(position, node)
     if bound is None:
         return None
@@ -98,13 +98,13 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
     """Return the words that ops look up in the columns of a string input, by column.
 
     A column is an index on the last axis. The search follows the input through ops that move its
-    elements or select columns. If several ops look up a column, only the words common to all of
-    them are returned, or the words of all ops without common ones. The only column is 0 if their
-    number is unknown.
+    elements or select columns. If several ops look up a column, the result has the words that are
+    common to all ops, or the words of all ops if no word is common. If the number of columns is
+    unknown, the only column is 0.
     """
     width = value.shape[-1] if value.shape else 1
     count = min(width, _MAX_COLUMNS) if isinstance(width, int) else 1
-    found: dict[int, list[list[str]]] = {}
+    words_by_column: dict[int, list[list[str]]] = {}
     all_columns: Mapping[int, int] = {column: column for column in range(count)}
     pending = [(value, all_columns)]  # a value, and the input's column by the value's column
     seen = {value}
@@ -114,7 +114,7 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
             definition = definition_of(user)
             words = definition.words(user, position)
             for column in set(columns.values()) if words else ():
-                found.setdefault(column, []).append(words)
+                words_by_column.setdefault(column, []).append(words)
             is_text = Trait.TEXT in definition.traits
             outputs = list(user.outputs) if is_text else carried(model, user, position)
             after = definition.columns_after(user, position, columns)
@@ -122,7 +122,7 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
                 if output not in seen and output.dtype in (None, ir.DataType.STRING):
                     seen.add(output)
                     pending.append((output, after))
-    return {column: _common_words(lists) for column, lists in found.items()}
+    return {column: _common_words(lists) for column, lists in words_by_column.items()}
 
 
 def _common_words(lists: list[list[str]]) -> list[str]:

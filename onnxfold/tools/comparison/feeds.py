@@ -23,7 +23,7 @@ from onnxfold.support.errors import UsageError
 Array = NDArray[Any]
 Feed = Array | list[Array] | None
 Feeds = dict[str, Feed]
-GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]
+UserFeeds = Mapping[str, Any] | str | os.PathLike[str]
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]
 _MESSAGES: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
     ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
@@ -44,14 +44,14 @@ def random_floats(
         rng: The source of random numbers.
         dtype: The element type.
         shape: The shape.
-        make: The function that returns the real parts; standard normal numbers by default.
+        make: The function that returns the real parts, by default standard normal numbers.
     """
     numbers = np.asarray(rng.standard_normal(shape) if make is None else make(rng, shape))
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         numbers = numbers + 1j * rng.standard_normal(shape)
     if dtype == ir.DataType.FLOAT8E8M0:
         numbers = np.abs(numbers)  # the type has no sign
-    with np.errstate(all="ignore"):  # the type may not represent all of the numbers
+    with np.errstate(all="ignore"):  # the type may not represent all numbers
         return np.asarray(numbers).astype(dtype.numpy())
 
 
@@ -63,14 +63,14 @@ def integer_range(dtype: ir.DataType) -> tuple[int, int]:
     return 0, 1 << dtype.bitwidth
 
 
-def given_feeds(
-    feeds: GivenFeeds, required: list[ir.Value], optional: list[ir.Value]
+def user_feeds(
+    feeds: UserFeeds, required: list[ir.Value], optional: list[ir.Value]
 ) -> dict[str, Feeds]:
     """Return the feeds of one or more runs, by the name of the run.
 
     Args:
-        feeds: Arrays by input name; or an .npz file with such arrays; or a folder with
-            `input_0.pb`, ... in the order of the inputs; or a folder of such folders.
+        feeds: Arrays by input name, an .npz file with such arrays, a folder with `input_0.pb`, ...
+            in the order of the inputs, or a folder of such folders.
         required: Inputs that must be fed.
         optional: Inputs with a default value, which may be fed.
 
@@ -78,19 +78,19 @@ def given_feeds(
         UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
     """
     inputs = [*required, *optional]
-    sets: dict[str, Mapping[str, Any]] = {}
+    runs: dict[str, Mapping[str, Any]] = {}
     if isinstance(feeds, Mapping):
-        sets["given"] = feeds
+        runs["given"] = feeds
     elif (path := Path(feeds)).is_dir():
         for folder in [path, *sorted(child for child in path.iterdir() if child.is_dir())]:
             arrays = _read_folder(folder, inputs)
             if arrays:
-                sets[folder.name] = arrays
-        if not sets:
+                runs[folder.name] = arrays
+        if not runs:
             raise UsageError("the folder contains no input_*.pb", file=path)
     else:
-        sets[path.name] = _read_npz(path)
-    return {run: _checked(arrays, required, inputs) for run, arrays in sets.items()}
+        runs[path.name] = _read_npz(path)
+    return {name: _checked(arrays, required, inputs) for name, arrays in runs.items()}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
@@ -122,16 +122,16 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
 
 
 def _checked(feeds: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.Value]) -> Feeds:
-    known = {value.name: value for value in inputs}
+    inputs_by_name = {value.name: value for value in inputs}
     for name in feeds:
-        if name not in known:
-            names = ", ".join(map(str, known)) or "none"
+        if name not in inputs_by_name:
+            names = ", ".join(map(str, inputs_by_name)) or "none"
             raise UsageError(f"the model has no input {name!r}; it has: {names}")
     for value in required:
         if value.name not in feeds:
             names = ", ".join(feeds) or "none"
             raise UsageError(f"the feeds lack the input {value.name!r}; they have: {names}")
-    return {name: _converted(feed, known[name]) for name, feed in feeds.items()}
+    return {name: _converted(feed, inputs_by_name[name]) for name, feed in feeds.items()}
 
 
 def _converted(feed: Any, model_input: ir.Value) -> Feed:
@@ -150,7 +150,7 @@ def _converted(feed: Any, model_input: ir.Value) -> Feed:
 
 
 def _array_for(feed: Any, model_input: ir.Value) -> Array:
-    """Convert lists of numbers to the input's dtype; an array must have this dtype."""
+    """Convert lists of numbers to the input's dtype. An array must have this dtype."""
     name = model_input.name
     if model_input.dtype is None:
         return np.asarray(feed)
@@ -181,7 +181,7 @@ class Numbers(NamedTuple):
     Attributes:
         name: The name in messages.
         floats: The function that returns floating-point numbers.
-        integers: The smallest and the largest integer; None for those of the type.
+        integers: The smallest and the largest integer, or None for the limits of the type.
     """
 
     name: str
@@ -189,8 +189,8 @@ class Numbers(NamedTuple):
     integers: tuple[int, int] | None
 
 
-def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """Return numbers with NaNs and infinities: at least one, at most an eighth or three."""
+def _some_nonfinite(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+    """Return numbers with at least one NaN or infinity, and at most three or an eighth of all."""
     numbers = np.asarray(rng.standard_normal(shape))
     flat = numbers.reshape(-1)
     limit = min(flat.size, max(3, flat.size // 8))
@@ -208,15 +208,15 @@ def _one_nan(rng: np.random.Generator, shape: Sequence[int]) -> Any:
 
 USUAL = Numbers("numbers around 0", lambda r, s: r.standard_normal(s), (0, 7))
 NAN = (
-    Numbers("NaN and infinities", _special, None),
+    Numbers("NaN and infinities", _some_nonfinite, None),
     Numbers(
         "many NaN and infinities",
         lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
         (0, 1),
     ),
     Numbers("only NaN", lambda r, s: np.full(s, np.nan), (0, 7)),
-    Numbers("NaN in most places", lambda r, s: r.choice([*[np.nan] * 8, 1.0, 2.0], s), (0, 7)),
-    Numbers("a NaN", _one_nan, (0, 7)),
+    Numbers("mostly NaN", lambda r, s: r.choice([*[np.nan] * 8, 1.0, 2.0], s), (0, 7)),
+    Numbers("one NaN", _one_nan, (0, 7)),
 )
 KINDS = (
     USUAL,

@@ -17,7 +17,7 @@ from onnxfold.ir.storage import ModelLike, PathLike
 from onnxfold.support.errors import ModelError, UsageError, about, option
 from onnxfold.support.onnxruntime_sessions import available_providers
 from onnxfold.tools.comparison.bisect import Search, Side
-from onnxfold.tools.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
+from onnxfold.tools.comparison.feeds import Array, Feeds, UserFeeds, user_feeds
 from onnxfold.tools.comparison.result import (
     DEFAULT_SESSION,
     Comparison,
@@ -49,7 +49,7 @@ def compare(
     b: ModelLike,
     *,
     seeds: Positive = 1,
-    feeds: GivenFeeds | None = None,
+    feeds: UserFeeds | None = None,
     dims: Mapping[str, int] | None = None,
     rtol: float = 0.0,
     atol: float = 0.0,
@@ -80,11 +80,11 @@ def compare(
         rtol: Relative tolerance. If `rtol`, `atol` and `ulp` are 0, the bits must be equal.
         atol: Absolute tolerance.
         ulp: Largest difference of floats in units in the last place.
-        exact: Allow no difference of outputs that depend on float16 or bfloat16. By default, a few
-            roundings are allowed there, because onnxruntime's CPU provider omits some roundings.
+        exact: Allow no difference of outputs that depend on float16 or bfloat16. By default, such
+            outputs may differ by a few roundings, because onnxruntime's CPU provider omits some.
         inexact: Allow the changes of inexact rules and compiled code, unless a tolerance is given.
         bisect: If outputs differ, find the first value, in topological order, that differs.
-        providers: Execution providers of onnxruntime; the CPU provider by default.
+        providers: Execution providers of onnxruntime, by default the CPU provider.
         custom_ops: Shared libraries with custom ops of the models.
         fallback: Use onnx's reference evaluator if onnxruntime cannot load the first model.
             Without the fallback, `compare` raises a ModelError in this case.
@@ -118,7 +118,7 @@ def compare_opened(
     second: Subject,
     tolerance: Mapping[str, Any],
     seeds: int,
-    feeds: GivenFeeds | None,
+    feeds: UserFeeds | None,
     dims: Mapping[str, int],
     *,
     bisect: bool = False,
@@ -143,12 +143,12 @@ def compare_opened(
         default_session: Also compare the models in onnxruntime's default session, on the same
             inputs.
     """
-    chosen = available_providers(providers)
+    used_providers = available_providers(providers)
     with about(first.name):
         numbers = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}
         result = Comparison(first.name, second.name, **numbers)
         try:
-            reopen, runner, reason = open_runner(first.source, chosen, custom_ops, fallback)
+            reopen, runner, reason = open_runner(first.source, used_providers, custom_ops, fallback)
         except CannotLoad as error:
             raise ModelError(f"the model cannot be run: {error}", file=first.name) from error
         if reason is not None:
@@ -159,10 +159,10 @@ def compare_opened(
             by_type = {}
         pair = _Pair(first, second, result, by_type, reopen)
         outputs_a = pair.run_first(runner, seeds, feeds, dims)
-        del runner  # its session is closed before the next one is opened
+        del runner  # close the session before the next one is opened
         pair.compare(outputs_a, pair.run_second(), bisect)
         if default_session:
-            result.default_session = pair.in_default_session(outputs_a, chosen, custom_ops)
+            result.default_session = pair.in_default_session(outputs_a, used_providers, custom_ops)
         return result
 
 
@@ -217,12 +217,12 @@ class _Pair:
                 self.result.problems.append(f"{title}: {', '.join(sorted(map(str, names)))}")
 
     def run_first(
-        self, runner: Runner, seeds: int, feeds: GivenFeeds | None, dims: Mapping[str, int]
+        self, runner: Runner, seeds: int, feeds: UserFeeds | None, dims: Mapping[str, int]
     ) -> dict[str, Outputs]:
-        """Run the original on given or random feeds, and return the outputs by run."""
+        """Run the original on the user's or random feeds, and return the outputs by run."""
         outputs: dict[str, Outputs] = {}
         if feeds is not None:
-            self.feeds = given_feeds(feeds, self.first.inputs, self.first.overridable)
+            self.feeds = user_feeds(feeds, self.first.inputs, self.first.overridable)
             for run, feeds_of_run in self.feeds.items():
                 try:
                     outputs[run] = runner(feeds_of_run)
@@ -240,7 +240,7 @@ class _Pair:
         return outputs
 
     def run_second(self) -> dict[str, Outputs]:
-        """Run the second model on the same feeds; failures become problems of the result."""
+        """Run the second model on the same feeds. Failures become problems of the result."""
         outputs: dict[str, Outputs] = {}
         try:
             runner = self.reopen(self.second.source)
@@ -260,11 +260,11 @@ class _Pair:
         """Compare the outputs that both models have, except for random ones."""
         compared = {
             (run, name): compare_values(
-                a[run][name], of_b[name], self._tolerance(a[run][name]), run=run, name=name
+                a[run][name], outputs_b[name], self._tolerance(a[run][name]), run=run, name=name
             )
-            for run, of_b in b.items()
+            for run, outputs_b in b.items()
             for name in self.first.outputs
-            if name in of_b
+            if name in outputs_b
         }
         outside = [key for key, results in compared.items() if not all(r.within for r in results)]
         if self.by_type:
@@ -293,10 +293,10 @@ class _Pair:
         updated: dict[_Key, list[OutputResult]] = {}
         with Noise(self.first.source, self.reopen, self.by_type) as noise:
             for run in dict.fromkeys(run for run, _ in outside):
-                again = {key: compared[key] for key in outside if key[0] == run}
-                are_within = functools.partial(self._are_within, again, a[run], b[run])
+                repeated = {key: compared[key] for key in outside if key[0] == run}
+                are_within = functools.partial(self._are_within, repeated, a[run], b[run])
                 if noise.allowed(self.first.accepted(self.feeds[run]), a[run], are_within):
-                    updated.update(again)
+                    updated.update(repeated)
         return updated
 
     def in_default_session(
@@ -310,8 +310,8 @@ class _Pair:
             custom_ops: Shared libraries with custom ops of the models.
 
         Returns:
-            The comparison, within the tolerances of inexact rules; None if the first model does not
-            run in this session.
+            The comparison, within the tolerances of inexact rules, or None if the first model does
+            not run in this session.
         """
         source = self.first.source
         tolerances = {type_: max(t, self.tolerance.rtol) for type_, t in TOLERANCES.items()}
@@ -344,7 +344,7 @@ class _Pair:
     def _are_within(
         self, compared: dict[_Key, Any], a: Outputs, b: Outputs, atol: Mapping[str, Array]
     ) -> bool:
-        """Compare outputs again with absolute tolerances; return whether all are within."""
+        """Compare outputs again with absolute tolerances, and return whether all are within."""
         for run, name in compared:
             if name in atol:
                 tolerance = self._tolerance(a[name])._replace(atol=atol[name])
@@ -382,8 +382,8 @@ class _Pair:
         constant = names
         # A few random elements may be equal by chance.
         for _ in range(_RANDOM_RUNS if draws_numbers(subject.model) else 1):
-            again = runner(feeds)
-            compared = {k: compare_values(first[k], again[k], Tolerance()) for k in constant}
+            repeated = runner(feeds)
+            compared = {k: compare_values(first[k], repeated[k], Tolerance()) for k in constant}
             constant = [k for k, results in compared.items() if all(r.bit_equal for r in results)]
             if not constant:
                 break
@@ -401,14 +401,14 @@ class _Pair:
                     for copy in map(stack.enter_context, copies)
                 ]
                 compare = functools.partial(compare_values, tolerance=tolerance, run=run)
-                found = Search(compare, *sides).first()
+                difference = Search(compare, *sides).first()
         except (CannotLoad, CannotRun) as error:
             reason = f"a model does not run with intermediate values as outputs: {error}"
             self.result.notes.append(f"the first difference was not found: {reason}")
             return
-        self.result.first_difference = found
-        if found is None:
-            self.result.notes.append("no intermediate value that both models name differs")
+        self.result.first_difference = difference
+        if difference is None:
+            self.result.notes.append("no intermediate value that both models have differs")
 
 
 def _largest_error(a: dict[str, Outputs], b: dict[str, Outputs]) -> float:

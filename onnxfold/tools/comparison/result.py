@@ -20,7 +20,7 @@ DEFAULT_SESSION = "default session"
 
 Array = NDArray[Any]
 _FLOATS = ("float", "bfloat")
-_TILE = 1 << 20  # elements that are processed at once
+_BLOCK = 1 << 20  # elements that are processed at once
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Distance:
             the sign of a zero does.
         max_abs_error: Largest absolute error.
         max_rel_error: Largest error relative to the first array's element.
-        max_ulp: Largest distance in units in the last place; None for types other than floats.
+        max_ulp: Largest distance in units in the last place, or None for types other than floats.
         ulp_histogram: For floats, the number of equal elements, then the numbers of elements that
             differ by [1, 2), [2, 4), [4, 8), ... units in the last place.
-        cosine: For floats, the cosine of the angle between the arrays; None if one is all zeros.
+        cosine: For floats, the cosine of the angle between the arrays. None if one is all zeros.
         nonfinite_mismatch: Number of elements that are NaN or infinite in one array and different
             in the other.
         within: Whether all elements are within the tolerance.
@@ -102,11 +102,11 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
             atol = atol.reshape(-1)[indices][finite]
         if tolerance.rtol or np.any(atol):
             close = absolute <= atol + tolerance.rtol * np.abs(a_wide)
-        of_floats: dict[str, Any] = {}
+        float_metrics: dict[str, Any] = {}
         if has_ulps:
             if tolerance.ulp:  # zeros of different signs have 0 steps, but must be equal with ulp=0
                 close |= steps <= tolerance.ulp
-            of_floats = {
+            float_metrics = {
                 "max_ulp": int(steps.max(initial=0)),
                 "ulp_histogram": (a.size - int(indices.size), *_histogram(steps)),
                 "cosine": _cosine(a, b),
@@ -117,7 +117,7 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
             max_rel_error=float(relative.max(initial=0.0)),
             nonfinite_mismatch=mismatch,
             within=not mismatch and bool(np.all(close)),
-            **of_floats,
+            **float_metrics,
         )
 
 
@@ -137,26 +137,26 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _differing(a: Array, b: Array) -> Array:
-    """Return the indices of the elements whose bits differ; all NaNs are equal."""
+    """Return the indices of the elements whose bits differ. All NaNs are equal."""
     a_bits = _bits(a)
     b_bits = _bits(b)
-    found = []
-    for start in range(0, a.size, _TILE):
-        tile = slice(start, start + _TILE)
-        indices = np.flatnonzero(a_bits[tile] != b_bits[tile]) + start
+    differing = []
+    for start in range(0, a.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        indices = np.flatnonzero(a_bits[block] != b_bits[block]) + start
         are_nan = (np.isnan(x[indices].astype(np.float64)) for x in (a, b))
-        found.append(indices[~np.logical_and(*are_nan)])
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+        differing.append(indices[~np.logical_and(*are_nan)])
+    return np.concatenate(differing) if differing else np.zeros(0, np.int64)
 
 
 def _cosine(a: Array, b: Array) -> float | None:
-    """Return the cosine over elements that are finite in both; None if one is all zeros."""
+    """Return the cosine over elements that are finite in both, or None if one is all zeros."""
     dot = 0.0
     a_square = 0.0
     b_square = 0.0
-    for start in range(0, a.size, _TILE):
-        x = a[start : start + _TILE].astype(np.float64)
-        y = b[start : start + _TILE].astype(np.float64)
+    for start in range(0, a.size, _BLOCK):
+        x = a[start : start + _BLOCK].astype(np.float64)
+        y = b[start : start + _BLOCK].astype(np.float64)
         finite = np.isfinite(x) & np.isfinite(y)
         x, y = x[finite], y[finite]
         dot += float(x @ y)
@@ -172,10 +172,11 @@ def _bits(array: Array) -> Array:
 
 
 def _ordered(array: Array) -> Array:
-    """Return integers in the order of the floats, consecutive for neighbours; both zeros are 0.
+    """Return integers in the order of the floats.
 
-    Sign and magnitude become two's complement in int64, so a difference fits into uint64. Each
-    float4 or float6 is stored in a byte.
+    Neighbouring floats have consecutive integers, and both zeros are 0. Sign and magnitude become
+    two's complement in int64, so a difference fits into uint64. Each float4 or float6 is stored in
+    a byte.
     """
     bits = _bits(array).astype(np.uint64)
     width: int = ml_dtypes.finfo(array.dtype).bits  # type: ignore[no-untyped-call]
@@ -196,7 +197,7 @@ class OutputResult(Distance):
         dtype: The element type.
         shape: The shape.
         elements: The number of elements.
-        note: Why the values cannot be compared, such as another dtype or shape; or None.
+        note: The reason why the values cannot be compared, such as another dtype, or None.
     """
 
     run: str
@@ -215,15 +216,15 @@ class OutputResult(Distance):
 
     @property
     def error(self) -> float:
-        """The largest absolute error; infinity for values that cannot be compared."""
+        """The largest absolute error, or infinity for values that cannot be compared."""
         return math.inf if self.note is not None or self.nonfinite_mismatch else self.max_abs_error
 
     def __str__(self) -> str:
-        return f"{self.run}: {self.name}: {self.apart}"
+        return f"{self.run}: {self.name}: {self.difference_text}"
 
     @property
-    def apart(self) -> str:
-        """The difference of both outputs as text."""
+    def difference_text(self) -> str:
+        """The difference of the outputs, for messages."""
         if self.note is not None:
             return self.note
         differing = f"{self.differing} of {self.elements} elements differ"
@@ -248,10 +249,10 @@ class FirstDifference:
         value: The name of the value.
         result: The comparison of the value.
         nodes_a: The nodes of the first model that compute the value from equal values, as texts.
-        nodes_b: The nodes of the second model that do this; empty if the value is stored.
+        nodes_b: The nodes of the second model that do this. Empty if the model stores the value.
         ingredients: For each operand of the last node of ``nodes_a``: "equal", "in the first model
             only", or the difference of weights.
-        runs: Number of runs that were necessary to find it.
+        runs: Number of runs that the search required.
     """
 
     value: str
@@ -263,9 +264,9 @@ class FirstDifference:
 
     def __str__(self) -> str:
         lines = [f"the first value that differs is {self.value!r}, found in {self.runs} runs"]
-        lines.append(f"  {self.result.apart}")
+        lines.append(f"  {self.result.difference_text}")
         for title, nodes in (("the first", self.nodes_a), ("the second", self.nodes_b)):
-            lines.append(f"  {title} model " + ("makes it by" if nodes else "stores it"))
+            lines.append(f"  {title} model " + ("computes it with" if nodes else "stores it"))
             lines += [f"    {node}" for node in nodes]
         lines += [f"  {name}: {state}" for name, state in self.ingredients.items()]
         return "\n".join(lines)
@@ -292,7 +293,8 @@ class Comparison(Printable):
         notes: Remarks about the comparison.
         first_difference: The first value that differs, with ``bisect`` and if an output differs.
         default_session: For a check, the comparison in onnxruntime's default session on the same
-            inputs, within the tolerances of inexact rules. None if the original does not run there.
+            inputs, within the tolerances of inexact rules. None if the original does not run in
+            this session.
         own_error: In a default session, the largest absolute difference between the first model's
             outputs in this session and in the node-by-node session.
     """
@@ -329,7 +331,7 @@ class Comparison(Printable):
         """Assert in a test that the models are equal within the tolerance.
 
         Raises:
-            AssertionError: The models differ; the message lists all differences.
+            AssertionError: The models differ. The message lists all differences.
         """
         if self.passed:
             return

@@ -30,11 +30,11 @@ from onnxfold.tools.comparison.feeds import Feed, Feeds
 Output = Feed
 Outputs = dict[str, Output]
 Runner = Callable[[Feeds], Outputs]
-"""Runs a model and returns its outputs by name; raises `CannotRun` if this fails."""
+"""Runs a model and returns its outputs by name. Raises `CannotRun` if the model fails."""
 Opener = Callable[[str | bytes], Runner]
-"""Opens a model by path or bytes; raises `CannotLoad` if the runtime cannot load it."""
+"""Opens a model by path or bytes. Raises `CannotLoad` if the runtime cannot load the model."""
 
-_LARGE = 1 << 24  # bytes of an output that is not copied
+_LARGE = 1 << 24  # bytes from which an output is not copied
 
 
 class CannotLoad(Exception):
@@ -57,7 +57,7 @@ class Subject(contextlib.ExitStack):
         name: The name in messages: the path, or the argument ``name`` for a model in memory.
         inputs: Inputs that must be fed.
         overridable: Inputs whose default is an initializer.
-        names: Names of all these inputs.
+        names: Names of both kinds of inputs.
         outputs: Names of the outputs.
 
     Raises:
@@ -122,7 +122,7 @@ def open_runner(
 
     Returns:
         A function that opens another model in the same way, the runner, and the reason why
-        onnxruntime cannot load the model or None.
+        onnxruntime cannot load the model, or None.
 
     Raises:
         CannotLoad: No runtime can load the model.
@@ -130,7 +130,7 @@ def open_runner(
 
     def on_onnxruntime(model: str | bytes) -> Runner:
         options = session_options(node_by_node=node_by_node)
-        # Without an arena, half of the time of large images is spent on clearing new memory.
+        # Without an arena, onnxruntime spends half of the time of large images clearing new memory.
         options.enable_cpu_mem_arena = True
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         register_custom_ops(options, custom_ops)
@@ -183,7 +183,7 @@ def _detached(output: Output) -> Output:
 
 def _runner(names: Sequence[str], run: Callable[[Feeds], Any]) -> Runner:
     def run_by_name(feeds: Feeds) -> Outputs:
-        # onnxruntime overwrites the statistics that a BatchNormalization in training mode reads.
+        # onnxruntime's BatchNormalization in training mode overwrites its statistics, 1-D operands.
         copies = {
             name: feed.copy()
             for name, feed in feeds.items()

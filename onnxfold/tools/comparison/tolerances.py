@@ -1,7 +1,8 @@
-"""Tolerances for computations that round in other places.
+"""Tolerances for computations that round at other operations.
 
-The effect of a rounding on an element depends on the sums and products that follow. It is measured:
-the original runs again, while each number that depends on its inputs changes by a rounding.
+The effect of a rounding on an element depends on the sums and products that follow. `Noise`
+measures this effect: the original runs again, and each number that depends on its inputs changes by
+a rounding.
 """
 
 from __future__ import annotations
@@ -43,12 +44,13 @@ HALF = {kind: _ROUNDINGS * _SPACING[kind] for kind in (_T.FLOAT16, _T.BFLOAT16)}
 TOLERANCES = {_T.DOUBLE: 1e-9, _T.FLOAT: 1e-4, **HALF}
 """Tolerances of an element, relative to its size, by type."""
 _MAX_RUNS = 8
+_SEED_DISTANCE = 1_000_003  # a large prime, because Dropout has similar masks for close seeds
 
 
 def types_in(model: ir.Model) -> set[ir.DataType | None]:
     """Return the declared types of all values, and the types that Cast nodes convert to."""
     graph = model.graph
-    nodes = [node for each in all_graphs(model) for node in each]
+    nodes = [node for part in all_graphs(model) for node in part]
     values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
     casts = (n.attributes.get_int("to", 0) for n in nodes if n.op_type == "Cast")
     return {v.dtype for v in (*graph.inputs, *graph.outputs, *values)}.union(map(DTYPES.get, casts))
@@ -57,8 +59,8 @@ def types_in(model: ir.Model) -> set[ir.DataType | None]:
 class Noise(contextlib.ExitStack):
     """Runs of a model in which each number that depends on an input is rounded once more.
 
-    Numbers of some types change by the spacing of their type, up or down. Ones that may be a mask
-    do not change, because masks are exact.
+    Numbers of some types change by the spacing of their type, up or down. The numbers 1 and -1 do
+    not change where they may be elements of a mask, because masks are exact.
     """
 
     def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
@@ -86,7 +88,7 @@ class Noise(contextlib.ExitStack):
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
-        except CannotLoad:  # before opset 9; in this case, only the inputs change
+        except CannotLoad:  # the opset is below 9; without noise nodes, only the inputs change
             return self._reopen(self._source)
 
     def allowed(
@@ -97,16 +99,16 @@ class Noise(contextlib.ExitStack):
     ) -> Mapping[str, Array]:
         """Return the absolute tolerance of each element of the float outputs.
 
-        It is 16 times the largest change of the element in several runs. Each run can increase the
-        tolerances.
+        The tolerance is 16 times the largest change of the element in several runs. Each run can
+        increase the tolerances.
 
         Args:
             feeds: The feeds of the original.
             outputs: The outputs of the original.
-            is_enough: Called with the tolerances after each run; no run follows if it returns True.
+            is_enough: Called with the tolerances after each run. True ends the runs.
 
         Returns:
-            The tolerances by output; an empty dictionary if the changed model does not run.
+            The tolerances by output, or an empty dictionary if the changed model does not run.
         """
         rng = np.random.default_rng(0)
         tolerances = {
@@ -183,9 +185,9 @@ class _Changes:
         if self._opset < 22:
             random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
             is_up = add("Less", random, 0.0)
-        else:  # onnxruntime has no RandomUniformLike of opset 22; Dropout is less random
+        else:  # onnxruntime has no RandomUniformLike of opset 22, and Dropout is less random
             is_training = self._constant(True, _T.BOOL)
-            distant_seed = seed * 1_000_003  # neighbouring seeds have similar masks
+            distant_seed = seed * _SEED_DISTANCE
             is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=distant_seed)
         traits = definition_of(producer).traits
         changed = add("Mul", number, add("Where", is_up, 1 + spacing, 1 - spacing))
@@ -197,9 +199,9 @@ class _Changes:
             changed = add("Where", is_other, changed, number)
         rounded = changed if kind == wide else add("Cast", changed, to=kind)
         producer.append(nodes)
-        own_uses = [(user, index) for user, index in uses(value) if user in nodes]
+        internal_uses = [(user, index) for user, index in uses(value) if user in nodes]
         replace(value, rounded)
-        for user, index in own_uses:
+        for user, index in internal_uses:
             user.replace_input_with(index, value)
         if is_output:
             inherit(value, rounded, declared=True)

@@ -42,7 +42,7 @@ _WORDS = ("", "a", "bc", "üñï")
 
 
 class RandomFeeds:
-    """Random feeds for inputs of a model; the uses of integers in the graph limit their range."""
+    """Random feeds for inputs of a model. Uses of integers in the graph limit their range."""
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
@@ -71,11 +71,11 @@ class RandomFeeds:
 
     @property
     def fills(self) -> tuple[int | None, ...]:
-        """Values to try for integers of unknown use; None means random integers."""
+        """Values to try for integers of unknown use. None means random integers."""
         if any(not use.compared for use in self._singles.values()):
             return (None, 1, *_SINGLES)
-        others = (use for name, use in self._uses.items() if name not in self._singles)
-        return (None, 1) if any(not use.bounds for use in others) else (None,)
+        other_uses = (use for name, use in self._uses.items() if name not in self._singles)
+        return (None, 1) if any(not use.bounds for use in other_uses) else (None,)
 
     def make(
         self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
@@ -85,10 +85,10 @@ class RandomFeeds:
         Args:
             seed: Seed of the random numbers.
             sizes: Sizes of all dynamic dimensions, by name.
-            integers: The value of all integers whose valid range does not follow from the graph;
+            integers: The value of all integers whose valid range does not follow from the graph, or
                 None for random integers. Arrays are filled with at most 1.
-            choice: Index of the constant, among those that a single integer is compared with, that
-                it is set to. The index after the last constant selects ``integers``.
+            choice: The index of the value of a single integer among the constants that it is
+                compared with. The index after the last constant selects ``integers``.
 
         Raises:
             UsageError: An input is too large, or has a type that cannot be generated.
@@ -122,7 +122,7 @@ class RandomFeeds:
             dtype = type_.dtype
             if limit is None and fill is not None:
                 return np.full(shape, fill).astype(dtype.numpy())
-            bounds = use.least, _SMALL if limit is None else limit
+            bounds = use.minimum, _SMALL if limit is None else limit
             if limit is None and dtype.bitwidth <= 16:
                 bounds = integer_range(dtype)
             return np.asarray(rng.integers(*bounds, shape)).astype(dtype.numpy())
@@ -130,7 +130,7 @@ class RandomFeeds:
         return {value.name or "": feed(value, value.type) for value in self._inputs}
 
     def _strings(self, rng: np.random.Generator, value: ir.Value, shape: tuple[int, ...]) -> Array:
-        """Return random words. Each column (index on the last axis) has words of its own."""
+        """Return random words. Each column (index on the last axis) has its own words."""
         words = self._words.get(value.name, {})
         strings = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
         if strings.ndim and strings.shape[-1] > 1:
@@ -141,7 +141,7 @@ class RandomFeeds:
     def _fill(
         self, value: ir.Value, use: IntegerUse, integers: int | None, choice: int
     ) -> int | None:
-        """Return the value of all elements of an integer input; None for random elements."""
+        """Return the value of all elements of an integer input, or None for random elements."""
         if value.name in self._singles:
             candidates = [*use.compared, integers]
             return candidates[choice % len(candidates)]
@@ -158,7 +158,7 @@ class Trials:
     """Trials of random feeds for inputs of a model until it runs on them.
 
     Distinct small sizes are tried first, because they reveal a dimension that was frozen or
-    confused with another one. Then all dimensions are equal, and finally some or all of them are
+    confused with another one. Then all dimensions are equal. Finally, some or all dimensions are
     larger.
 
     Args:
@@ -194,7 +194,7 @@ class Trials:
 
         Args:
             seed: Seed of the random numbers.
-            run: Called with feeds; it returns the outputs or raises `CannotRun`.
+            run: A function that returns the outputs for feeds or raises `CannotRun`.
 
         Returns:
             The feeds, the outputs, and the sizes of dimensions.
@@ -214,7 +214,7 @@ class Trials:
                     outputs = run(feeds)
                 except (CannotRun, UsageError) as error:
                     reason = reason or error
-                    if self._required_sizes is None:  # slow, and needed after a failure only
+                    if self._required_sizes is None:  # slow, and only required after a failure
                         self._required_sizes = _required_sizes(self._model, self._inputs)
                     continue
                 self._successes[choice] = index
@@ -227,7 +227,7 @@ class Trials:
     def _tries(self, seed: int, choice: int) -> Iterator[tuple[int, dict[str, int], int | None]]:
         """Yield the index of the sizes, the sizes, and the value of integers (None: random).
 
-        The sizes on which the model ran with an earlier seed come first.
+        The first sizes are those on which the model ran with an earlier seed.
         """
         fills = self._random.fills
         seen: list[dict[str, int]] = []
@@ -242,15 +242,15 @@ class Trials:
                 yield index, sizes, fill
 
     def _completed(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Return the sizes, replaced by those that nodes require and the fixed ones."""
+        """Return the sizes after replacing those that nodes require or the user has fixed."""
         return {**sizes, **(self._required_sizes or {}), **self._dims}
 
     def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
         """Yield sizes of dimensions, the same number for every seed.
 
         The first sizes are small. Then groups of dimensions are large: all but the batch, each
-        dimension alone, and all. Large sizes are those of other axes of inputs and outputs, and
-        those of the ladder.
+        dimension alone, and all. The large sizes are the fixed sizes of inputs and outputs, and the
+        sizes of the ladder.
         """
         names = self._names
         if self._usual is not None:
@@ -262,8 +262,8 @@ class Trials:
         for size in (small, 1):
             yield dict.fromkeys(names, size)
         leading = {name for value in self._inputs for name in next(iter(axes_of(value)), ())}
-        others = [name for name in names if name not in leading]
-        groups = [*filter(None, [others]), *([name] for name in names), names]
+        not_leading = [name for name in names if name not in leading]
+        groups = [*filter(None, [not_leading]), *([name] for name in names), names]
         values = [*self._inputs, *self._model.graph.outputs]
         dims = [dim for value in values for dim in value.shape or () if isinstance(dim, int)]
         declared = [dim for dim in dict.fromkeys(dims) if dim > 1 and dim not in _LADDER]
@@ -295,7 +295,7 @@ def _required_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
     failures = Failures(ModelFacts(model, runtime_constants=()), sizes)
     algebra = failures.algebra
     names = symbols_of(inputs)
-    found: dict[str, int] = {}
+    required_sizes: dict[str, int] = {}
     for node in model.graph:
         failures.why(node)
         for size, other in (*failures.unequal, *(pair[::-1] for pair in failures.unequal)):
@@ -303,5 +303,5 @@ def _required_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
                 factor = algebra.exact_quotient(other, algebra.symbol(name, low=1))
                 required = None if factor is None else algebra.exact_quotient(size, factor)
                 if isinstance(required, int):
-                    found.setdefault(name, required)
-    return found
+                    required_sizes.setdefault(name, required)
+    return required_sizes

@@ -26,7 +26,7 @@ from onnxfold.support.errors import OnnxFoldError, UsageError, about, option, sp
 from onnxfold.support.system import exit_description
 from onnxfold.support.tables import Printable, Table
 from onnxfold.tools.comparison.dims import distinct_sizes, symbols_of
-from onnxfold.tools.comparison.feeds import Feeds, given_feeds
+from onnxfold.tools.comparison.feeds import Feeds, user_feeds
 from onnxfold.tools.comparison.runners import CannotRun, Subject, open_runner
 from onnxfold.tools.comparison.trials import RandomFeeds, Trials
 from onnxfold.tools.reduction.shrinking import shrink
@@ -243,7 +243,7 @@ class _Runs:
 def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
     """Yield the given feeds or random ones, if possible such that the model runs on them."""
     if fold.feeds is not None:
-        yield from given_feeds(fold.feeds, subject.inputs, subject.overridable).values()
+        yield from user_feeds(fold.feeds, subject.inputs, subject.overridable).values()
         return
 
     def run(feeds: Feeds) -> None:

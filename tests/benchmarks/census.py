@@ -122,7 +122,7 @@ class _Watch:
             self._wrap(engines, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
             self._wrap(engines, "evaluate_isolated", lambda model, *_: _ops("onnxruntime", model)),
             self._wrap(
-                Streams, "make", lambda _, of: [("large", f"{of.kind.value}: {of.node.op_type}")]
+                Streams, "compute", lambda _, of: [("large", f"{of.kind.value}: {of.node.op_type}")]
             ),
         ]
 

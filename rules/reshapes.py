@@ -12,8 +12,8 @@ from onnxfold.rewrite import *
 CHANGES_OF_SHAPE = ops_with(Trait.MOVES | Trait.FREE)
 
 
-_MOST_AXES = 64
-"""No tensor has more axes."""
+_MAX_RANK = 64
+"""An upper bound for the rank of a tensor."""
 
 
 @computed
@@ -22,7 +22,7 @@ def axes_of_both(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
     An axis of the first one is an index into the axes that the second one does not add.
     """
-    axes_of_first_result = np.delete(range(_MOST_AXES), second)
+    axes_of_first_result = np.delete(range(_MAX_RANK), second)
     return sorted((*second, *axes_of_first_result[[*first]].tolist()))
 
 
@@ -81,18 +81,18 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     each=[(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")],
     seen_in="torch/deberta_v2",
 )
-def product_of_heads(x, y, sizes, more_sizes, bias, separate, multiply, target):
+def product_of_heads(x, y, x_sizes, y_sizes, bias, result_sizes, multiply, target):
     """Reshape(Reshape(x) @ Reshape(y)) == x @ y, if the Reshapes join batch and heads to one axis,
     and separate them again.
     """
-    left = op("Reshape")(x, sizes)
-    right = op("Reshape")(y, more_sizes)
+    left = op("Reshape")(x, x_sizes)
+    right = op("Reshape")(y, y_sizes)
     product = multiply(left, right)
-    more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
+    batch_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
     biased = op.Add(product, bias)
     split = op("Reshape")
-    after = any_of(op.Add(multiply(x, y), split(bias, separate)), multiply(x, y))
-    return split(any_of(biased, product), separate) >> after, where(
+    after = any_of(op.Add(multiply(x, y), split(bias, result_sizes)), multiply(x, y))
+    return split(any_of(biased, product), result_sizes) >> after, where(
         # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
         x.rank == 4,
         y.rank == 4,
@@ -102,19 +102,19 @@ def product_of_heads(x, y, sizes, more_sizes, bias, separate, multiply, target):
         # the result is their product with separate batch and heads
         result.shape[:-1] == x.shape[:3],
         product.is_single_use,
-        *(product.attribute(name, 0) == 0 for name in more_attributes),
+        *(product.attribute(name, 0) == 0 for name in batch_attributes),
         bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
     )
 
 
 @rule(opset=11, shared=True, seen_in="torch/channel_shuffle")
-def channel_shuffle(x, sizes, more_sizes, index: Constant):
+def channel_shuffle(x, group_sizes, part_sizes, index: Constant):
     """Reshape(Transpose(Reshape(x)))[i] == x[:, i::groups]: every n-th channel, which ShuffleNet
     selects.
     """
-    by_group = op("Reshape")(x, sizes)
+    by_group = op("Reshape")(x, group_sizes)
     by_index = op.Transpose(by_group, perm=(1, 0, 2))
-    parts = op("Reshape")(by_index, more_sizes)
+    parts = op("Reshape")(by_index, part_sizes)
     groups = by_group.shape[1]
     start = constant([index.number])
     after = op.Slice(x, start, constant([2**63 - 1]), constant([1]), constant([groups]))

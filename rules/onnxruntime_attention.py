@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rules.onnxruntime_target import TURN, fusion, ms
+from onnxfold.rules.onnxruntime_target import SWAP_HEADS, fusion, ms
 
 from onnxfold.rewrite import *
 
@@ -30,21 +30,21 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     )
     scores = any_of(op.Mul(product, factor), op.Div(product, divisor), product)
 
-    def kept(values: Any) -> Any:
+    def selected(values: Any) -> Any:
         return any_of(op.Where(keep, values, low), op.Where(hide, low, values))
 
     total = op.Add(scores, mask)
-    masked = any_of(kept(total), total, kept(scores), scores)
+    masked = any_of(selected(total), total, selected(scores), scores)
     weights = op.Softmax(masked, axis=anything)
     # the row of a completely masked query is zero, or NaN
     zero = filled(0)
     guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
     # the mask as a term of the scores
-    added = any_of(kept(mask), mask, kept(constant(0.0, like=q)))
+    added = any_of(selected(mask), mask, selected(constant(0.0, like=q)))
     heads = q.shape[1]
     scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
-    query = op.Reshape(op.Transpose(q, perm=TURN), constant((0, 0, heads * q.shape[3])))
+    query = op.Reshape(op.Transpose(q, perm=SWAP_HEADS), constant((0, 0, heads * q.shape[3])))
     keys = any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2)))
     rows = op.Slice(op.Shape(query), constant([1]), constant([2]))
     columns = op.Slice(op.Shape(v), constant([2]), constant([3]))
@@ -52,7 +52,7 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     fused = ms.MultiHeadAttention(query, keys, v, None, None, bias, num_heads=heads, scale=scale)
     guarded_result = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
     after = op.Reshape(guarded_result, constant((0, 0, heads, q.shape[3])))
-    return op.Transpose(op.MatMul(guarded, v), perm=TURN) >> after, where(
+    return op.Transpose(op.MatMul(guarded, v), perm=SWAP_HEADS) >> after, where(
         q.dtype == FLOAT,
         # the operands have the same batch, heads and head size; only the mask is broadcast
         weights.axes == (3,),
@@ -84,28 +84,30 @@ def attention_of_rows(x, k, v, padding, mask):
     """
     fused = ms("MultiHeadAttention")
     masks = (None, optional(padding), optional(mask))
-    before = fused(x, op.Transpose(k, perm=TURN), op.Transpose(v, perm=TURN), *masks)
+    before = fused(x, op.Transpose(k, perm=SWAP_HEADS), op.Transpose(v, perm=SWAP_HEADS), *masks)
     return before >> fused(x, _flat(k), _flat(v), *masks)
 
 
 @fusion(each=[(False,), (True,)], seen_in="models/lora/dynamo")
-def attention_of_scaled(y, x, v, sizes, factor: Constant, alpha: Attribute, rest: Values, of_keys):
+def attention_of_scaled(
+    y, x, v, sizes, factor: Constant, alpha: Attribute, further: Values, is_key
+):
     """MultiHeadAttention(x * c, k, v, scale=s) == MultiHeadAttention(x, k, v, scale=s * c), also
     for a factor of the keys.
     """
     fused = ms("MultiHeadAttention")
     scaled = op.Mul(x, factor)
-    total = alpha * factor.number
+    new_scale = alpha * factor.number
 
-    def of(x: Any, scale: Any) -> Any:
-        part = any_of(op.Reshape(x, sizes), x)
-        operands = (y, part, v) if of_keys else (part, y, v)
-        return any_of(fused(*operands, None, *rest, scale=scale), fused(*operands, scale=scale))
+    def attention_of(x: Any, scale: Any) -> Any:
+        operand = any_of(op.Reshape(x, sizes), x)
+        operands = (y, operand, v) if is_key else (operand, y, v)
+        return any_of(fused(*operands, None, *further, scale=scale), fused(*operands, scale=scale))
 
     # the scale applies to the keys of a past, too
-    has_no_past = [rest.length <= 2] if of_keys else []
-    return of(scaled, alpha) >> of(x, total), where(
-        x.same_shape(scaled), scaled.is_single_use, total != 0, *has_no_past
+    has_no_past = [further.length <= 2] if is_key else []
+    return attention_of(scaled, alpha) >> attention_of(x, new_scale), where(
+        x.same_shape(scaled), scaled.is_single_use, new_scale != 0, *has_no_past
     )
 
 
@@ -115,8 +117,8 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, value_ax
     past_value=q).
     """
     fused = ms("MultiHeadAttention")
-    keys = op.Concat(past_k, op.Transpose(k, perm=TURN), axis=axis)
-    values = op.Concat(past_v, op.Transpose(v, perm=TURN), axis=value_axis)
+    keys = op.Concat(past_k, op.Transpose(k, perm=SWAP_HEADS), axis=axis)
+    values = op.Concat(past_v, op.Transpose(v, perm=SWAP_HEADS), axis=value_axis)
     before = fused(x, keys, values, None, None, optional(mask))
     after = fused(x, _flat(k), _flat(v), None, None, mask, past_k, past_v)
     return outputs(before, keys, values) >> outputs(after[0], after[1], after[2]), where(

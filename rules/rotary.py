@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rules.onnxruntime_target import TURN, fusion, ms
+from onnxfold.rules.onnxruntime_target import SWAP_HEADS, fusion, ms
 
 from onnxfold.rewrite import *
 
@@ -69,16 +69,16 @@ def rotary(
 
 
 @fusion(seen_in="models/lora/torchscript")
-def rotary_of_rows(x, sizes, *rest):
+def rotary_of_rows(x, sizes, *positions_and_tables):
     """Reshape(Transpose(RotaryEmbedding(Transpose(x)))) == RotaryEmbedding(Reshape(x),
     num_heads=n).
     """
-    rotated = ms.RotaryEmbedding(op.Transpose(x, perm=TURN), *rest)
-    before = op.Reshape(op.Transpose(rotated, perm=TURN), sizes)
+    rotated = ms.RotaryEmbedding(op.Transpose(x, perm=SWAP_HEADS), *positions_and_tables)
+    before = op.Reshape(op.Transpose(rotated, perm=SWAP_HEADS), sizes)
+    rows = op.Reshape(x, sizes)
+    after = ms.RotaryEmbedding(rows, *positions_and_tables, num_heads=x.shape[2])
     # [batch, length, heads * size]
-    return before >> ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=x.shape[2]), where(
-        result.shape == (*x.shape[:2], x.sizes_of((2, 3)).product)
-    )
+    return before >> after, where(result.shape == (*x.shape[:2], x.sizes_of((2, 3)).product))
 
 
 # Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Exporters

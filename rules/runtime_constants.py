@@ -50,12 +50,12 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
 
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
-def sum_of_products(x, a, w, bias, *rest):
+def sum_of_products(x, a, w, bias, *conv_bias):
     """(x @ w + bias) + x @ a == x @ (w + a) + bias, also without a bias, and for Conv."""
     multiply = op.any_of("MatMul", "Conv")
     product = multiply(x, a)
-    product_of_w = multiply(x, w, *rest)
-    merged = multiply(x, op.Add(w, a), *rest)
+    product_of_w = multiply(x, w, *conv_bias)
+    merged = multiply(x, op.Add(w, a), *conv_bias)
     biased = any_of(op.Add(product_of_w, bias), product_of_w)
     after = any_of(op.Add(merged, bias), merged)
     return op.Add(biased, product) >> after, where(
@@ -78,31 +78,31 @@ def gemm_without_bias(x, a):
     )
 
 
-_plain: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "transA": 0}
+_DEFAULTS: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 
 @rule(opset=11, inexact=rounds, seen_in="torch/lora_matrices")
-def gemm_and_product(x, a, w, *rest):
+def gemm_and_product(x, a, w, *bias):
     """Gemm(x, w, bias, transB=1) + x @ a == Gemm(x, w + Transpose(a), bias, transB=1)."""
     gemms = op("Gemm")
     product = op.MatMul(x, a)
-    gemm = gemms(x, w, *rest, transB=1, **_plain)
-    return op.Add(gemm, product) >> gemms(x, op.Add(w, op.Transpose(a, perm=(1, 0))), *rest), where(
+    gemm = gemms(x, w, *bias, transB=1, **_DEFAULTS)
+    return op.Add(gemm, product) >> gemms(x, op.Add(w, op.Transpose(a, perm=(1, 0))), *bias), where(
         ~x.is_fixed, a.is_runtime_constant, w.is_fixed, a.rank == 2
     )
 
 
 @rule(opset=11, inexact=rounds, seen_in="torch/lora_conv1d")
-def flat_gemm_and_product(x, a, w, shape, result_shape, *rest):
+def flat_gemm_and_product(x, a, w, shape, result_shape, *bias):
     """Reshape(Gemm(Reshape(x), w, bias)) + x @ a == Reshape(Gemm(Reshape(x), w + a, bias))."""
     flatten = op("Reshape")
     back = op("Reshape")
     gemms = op("Gemm")
     flat = flatten(x, shape)
     product = op.MatMul(x, a)
-    gemm = gemms(flat, w, *rest, transB=0, **_plain)
+    gemm = gemms(flat, w, *bias, transB=0, **_DEFAULTS)
     reshaped = back(gemm, result_shape)
-    merged = gemms(flat, op.Add(w, a), *rest)
+    merged = gemms(flat, op.Add(w, a), *bias)
     return op.Add(reshaped, product) >> back(merged, result_shape), where(
         ~x.is_fixed,
         a.is_runtime_constant,

@@ -34,7 +34,8 @@ from onnxfold.tools.reduction.shrinking import shrink
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_GRACE = 0.2  # seconds that a process has to end; its files are not needed
+# Seconds between the request to end a process and killing it, short because its files are unused.
+_GRACE = 0.2
 # Options that name inputs and dimensions, which a smaller model may not have. They are applied
 # before the reduction.
 _APPLIED = ("dims", "input_shapes", "keep_dims", "feeds", "check", "check_dims")
@@ -49,7 +50,7 @@ class Reduction(Printable):
         before: Numbers of nodes, inputs and bytes of weights of the original.
         after: Numbers of nodes, inputs and bytes of weights of the smaller model.
         runs: Number of candidates that were tried.
-        feeds: The path of inputs (.npz) on which the smaller model fails; None if it fails on
+        feeds: The path of inputs (.npz) on which the smaller model fails, or None if it fails on
             random inputs.
     """
 
@@ -64,7 +65,7 @@ class Reduction(Printable):
         rows = [(name, f"{size:,}", f"{self.after[name]:,}") for name, size in self.before.items()]
         yield Table(("", ">before", ">after"), rows)
         if self.feeds is not None:
-            yield f"it fails with the inputs in {self.feeds} ({option('feeds')})"
+            yield f"the smaller model fails with {option('feeds')} {self.feeds}"
 
 
 class _Failure(NamedTuple):
@@ -94,7 +95,7 @@ def reduce(
     Args:
         source: The path of the model.
         destination: The path of the smaller model. It is replaced whenever a smaller model is
-            found. If the model fails on certain inputs only, these are written to a file of this
+            found. If the model fails only on certain inputs, they are written to a file of this
             name with ``.npz`` appended.
         command: A program and its arguments, which shows the failure by its exit code. ``{}`` is
             replaced by the path of the candidate. Without ``{}``, the path is the last argument.
@@ -110,8 +111,8 @@ def reduce(
         UsageError: The model does not fail, or an argument is invalid.
         ModelError: The model cannot be read.
     """
-    fold = options_of(options)
-    fold.rule_sets()  # raise the errors of rules here, because they are not failures of the model
+    parsed = options_of(options)
+    parsed.rule_sets()  # raise the errors of rules here, because they are not failures of the model
     target = real_target(os.fsdecode(os.fspath(destination)))
     if os.path.realpath(source) == target:
         reason = "the smaller model would replace the model; give another output"
@@ -119,31 +120,31 @@ def reduce(
     parent, name = os.path.split(target)
     with (
         files.scratch_folder(name, parent=parent) as folder,
-        Subject(with_sizes(source, fold), os.fspath(source)) as subject,
+        Subject(with_sizes(source, parsed), os.fspath(source)) as subject,
         about(subject.name),
     ):
         model = subject.model
-        with contextlib.suppress(Exception):  # which may be the failure to reduce
+        with contextlib.suppress(Exception):  # the exception may be the failure to reduce
             model = optimize(model, passes=["value-info"])
         model.meta[storage.EXTERNAL_KEY] = False  # the remaining weights are small
-        own = {name: value for name, value in options.items() if name not in _APPLIED}
-        runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
-        for feeds in _feeds_of(subject, fold, runs):
+        other_options = {name: value for name, value in options.items() if name not in _APPLIED}
+        runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, other_options)
+        for feeds in _feeds_of(subject, parsed, runs):
             outputs, failure = runs.all(model, feeds)
             if failure is not None:
                 break
         else:
-            state = "the command ends with exit code 0" if command else "it runs and optimizes"
-            raise UsageError(f"the model shows no failure: {state}")
+            success = "the command ends with exit code 0" if command else "it runs without an error"
+            raise UsageError(f"the model shows no failure: {success}")
         key, reason = failure
         if key.startswith("UsageError "):
             raise UsageError(reason)
         storage.save(model, destination)
 
         def fails(candidate: ir.Model, candidate_feeds: Feeds | None) -> bool:
-            results, found = runs.all(candidate, candidate_feeds)
+            results, candidate_failure = runs.all(candidate, candidate_feeds)
             is_valid = bool(results or not outputs or not command)
-            if not is_valid or found is None or found.key != key:
+            if not is_valid or candidate_failure is None or candidate_failure.key != key:
                 return False
             for output in candidate.graph.outputs:
                 array = results.get(output.name or "")
@@ -172,7 +173,7 @@ class _Runs:
     path: str
     """The file to which a model is written."""
     command: list[str]
-    """The command that runs on the file; empty to optimize the model."""
+    """The command that runs on the file, or an empty list to optimize the model."""
     timeout: float
     options: dict[str, Any]
     count: int = 0
@@ -183,7 +184,7 @@ class _Runs:
 
         Args:
             model: The model.
-            feeds: Its feeds; None for random feeds.
+            feeds: Its feeds, or None for random feeds.
 
         Returns:
             The outputs, and the failure or None.
@@ -192,11 +193,11 @@ class _Runs:
         outputs, failure = self.node_by_node(model, feeds, optimizes=not self.command)
         if not self.command:
             return outputs, failure
-        words = [word.replace("{}", self.path) for word in self.command]
-        if words == self.command:
-            words.append(self.path)
+        arguments = [word.replace("{}", self.path) for word in self.command]
+        if arguments == self.command:
+            arguments.append(self.path)
         try:
-            code = isolated.run_command(words, seconds=self.timeout).returncode
+            code = isolated.run_command(arguments, seconds=self.timeout).returncode
             if code:
                 raise isolated.Failure("", "ended", code=code)
         except isolated.Failure as error:
@@ -206,7 +207,7 @@ class _Runs:
     def node_by_node(
         self, model: ir.Model, feeds: Feeds | None, optimizes: bool = False
     ) -> tuple[Feeds, _Failure | None]:
-        """Return the outputs of a model, and the failure or None; see `attempt`."""
+        """Return the outputs of a model, and the failure or None, see `attempt`."""
         request = self.path, feeds, self.options, optimizes, spellings()
         try:
             storage.save(model, self.path, fsync=False)
@@ -240,10 +241,10 @@ class _Runs:
         return _Failure(end, f"{subject} {end}")
 
 
-def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
-    """Yield the given feeds or random ones, if possible such that the model runs on them."""
-    if fold.feeds is not None:
-        yield from user_feeds(fold.feeds, subject.inputs, subject.overridable).values()
+def _feeds_of(subject: Subject, options: Options, runs: _Runs) -> Iterator[Feeds]:
+    """Yield the user's feeds, or random feeds on which the model runs if possible."""
+    if options.feeds is not None:
+        yield from user_feeds(options.feeds, subject.inputs, subject.overridable).values()
         return
 
     def run(feeds: Feeds) -> None:
@@ -251,17 +252,17 @@ def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
         if failure is not None and failure.key.startswith("CannotRun "):
             raise CannotRun(failure.text)  # other failures do not depend on the inputs
 
-    trials = Trials(subject.model, subject.inputs, fold.check_dims)
-    for seed in range(max(1, fold.seeds)):
+    trials = Trials(subject.model, subject.inputs, options.check_dims)
+    for seed in range(max(1, options.seeds)):
         try:
             yield trials.find(seed, run)[0]
         except UsageError:
-            sizes = distinct_sizes(symbols_of(subject.inputs), seed) | dict(fold.check_dims)
+            sizes = distinct_sizes(symbols_of(subject.inputs), seed) | dict(options.check_dims)
             yield RandomFeeds(subject.model, subject.inputs).make(seed, sizes)
 
 
 def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Import the modules that a run needs."""
+    """Import the modules that a run requires."""
     for module in ("onnxruntime", "onnxfold.passes.simplify"):
         importlib.import_module(module)
     return None, []

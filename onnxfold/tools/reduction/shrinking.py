@@ -1,4 +1,4 @@
-"""Remove nodes, inputs, outputs and weights that a model does not need to show a failure."""
+"""Remove nodes, inputs, outputs and weights that a failure does not require."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Fails = Callable[[ir.Model, Feeds], bool]
 Values = Callable[[ir.Model, Feeds], Feeds]
 """Runs a model and returns the outputs that can be computed, by name."""
 
-_LARGE = 1024  # bytes of a weight that becomes an input
+_LARGE = 1024  # bytes above which a weight becomes an input
 
 
 def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candidate:
     """Return the smallest failing model that was found, with its feeds.
 
     First, functions are inlined and branches replace their If, so that their nodes can be removed.
-    Then slices of the main graph are removed, each half as long as those before. A result that the
+    Then slices of the main graph are removed, with half the length in each round. A result that the
     remaining nodes read becomes an input, or a weight if it is constant, with its value in the run.
     Finally, single nodes, outputs, subgraphs and weights are removed.
 
@@ -89,8 +89,8 @@ def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
 def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidate]:
     """Yield smaller models.
 
-    They have one output, a node less, an Identity instead of a node, or an input instead of a large
-    weight.
+    Each has only one output, one node less, an Identity instead of a node, or an input instead of a
+    large weight.
     """
     for output in model.graph.outputs if len(model.graph.outputs) > 1 else ():
         yield _with_outputs(model, [output]), feeds
@@ -126,7 +126,7 @@ def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidat
 def _without_nodes(
     model: ir.Model, feeds: Feeds, nodes: slice, values: Values
 ) -> Iterator[Candidate]:
-    """Yield the model without some nodes of the main graph, or nothing if this is not possible.
+    """Yield the model without some nodes of the main graph, if it is possible.
 
     ``values`` runs the removed nodes to compute the results that other nodes read. The outputs are
     the remaining outputs of the model, and the results of nodes that have become unused.
@@ -172,7 +172,7 @@ def _with_outputs(model: ir.Model, outputs: Iterable[ir.Value]) -> ir.Model:
 
 
 def _without_unused(model: ir.Model, feeds: Feeds) -> Candidate:
-    """Remove dead code, unused inputs and weights from a model, and feeds that it does not read."""
+    """Remove dead code, unused inputs and unused weights from a model, and their feeds."""
     graph = model.graph
     remove_unused(graph)
     graph.inputs[:] = [value for value in graph.inputs if is_used(value)]

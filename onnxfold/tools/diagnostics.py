@@ -41,14 +41,14 @@ def diagnosis() -> dict[str, dict[str, str]]:
     """Return facts about the installation and the machine.
 
     Returns:
-        Texts by subject and name. "packages" has versions; "system" has the operating system,
-        Python and CPU; "backends" has the missing requirements of each backend; "caches" has
+        Texts by subject and name. "packages" has versions. "system" has the operating system,
+        Python and CPU. "backends" has the missing requirements of each backend. "caches" has
         folders and their sizes.
     """
     return {
         "packages": {name: _version(name) for name in _PACKAGES},
         "system": _system(),
-        "backends": {name: _state(name) for name in NAMES if name not in NOT_COMPILING},
+        "backends": {name: _availability(name) for name in NAMES if name not in NOT_COMPILING},
         "caches": {name: _cache(name) for name in _FOLDERS},
     }
 
@@ -75,7 +75,7 @@ def _system() -> dict[str, str]:
     }
 
 
-def _state(backend: str) -> str:
+def _availability(backend: str) -> str:
     return create(backend).missing() or "available"
 
 

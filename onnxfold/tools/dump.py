@@ -21,7 +21,7 @@ from onnxfold.support.errors import UsageError, option, printable
 from onnxfold.support.files import check_path, os_error
 
 _MAX_CHANGES = 400  # lines
-_SMALL = 128  # bytes of a tensor whose elements are written
+_MAX_TENSOR_BYTES = 128  # of a tensor whose elements are written
 _MAX_NAME = 120  # characters
 _COLOURS = {
     Constness.VARIABLE: "#dbe9f9",
@@ -38,7 +38,7 @@ _LEGEND = (
 def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing of a model in Graphviz's language.
 
-    Colors follow from the runtime constants that the model declares. Functions and subgraphs are
+    The colors depend on the runtime constants that the model declares. Functions and subgraphs are
     boxes.
     """
     drawing = _Drawing(ModelFacts(model))
@@ -89,9 +89,9 @@ class _Drawing:
         self._ids.update(dict.fromkeys(node.outputs, name))
         for operand in dict.fromkeys(node.inputs):
             self._edge(operand, name)
-        for k, inner in enumerate(subgraphs_of(node)):
-            self.box(f"{op_name(node)} {node.name or node.outputs[0].name} graph {k}", inner)
-            for value in inner.outputs:
+        for k, subgraph in enumerate(subgraphs_of(node)):
+            self.box(f"{op_name(node)} {node.name or node.outputs[0].name} graph {k}", subgraph)
+            for value in subgraph.outputs:
                 self._edge(value, name, " [style=dashed]")
 
     def _value(self, value: ir.Value, colour: str) -> str:
@@ -102,9 +102,9 @@ class _Drawing:
         self.lines.append(f'{name} [label={_quoted(*texts)}{style}, fillcolor="{colour}"];')
         return name
 
-    def _edge(self, value: ir.Value | None, to: str, style: str = "") -> None:
+    def _edge(self, value: ir.Value | None, target: str, style: str = "") -> None:
         if value in self._ids:
-            self.edges.append(f"{self._ids[value]} -> {to}{style};")
+            self.edges.append(f"{self._ids[value]} -> {target}{style};")
 
 
 def _quoted(*texts: str | None) -> str:
@@ -115,8 +115,8 @@ def _quoted(*texts: str | None) -> str:
     """
     lines = []
     for text in filter(None, texts):
-        shown = printable(text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}...")
-        lines.append(shown.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;"))
+        escaped = printable(text if len(text) <= _MAX_NAME else f"{text[:_MAX_NAME]}...")
+        lines.append(escaped.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;"))
     return '"' + "\\n".join(lines) + '"'
 
 
@@ -148,10 +148,10 @@ class Dump:
         text = _text_of(model)
         values = [v for graph in all_graphs(model) for v in graph.initializers.values()]
         weights = sorted(f"weight {value.name} {type_text(value)}" for value in values)
-        # onnx prints all weights on one line, so each has a line of its own instead.
+        # onnx prints all weights on one line. The diff has a line for each weight instead.
         lines = [line for line in text.split("\n") if not line.lstrip().startswith("<")]
         before, self._lines = self._lines, [*map(printable, (*weights, *lines))]
-        if model is not self._model:  # the first call, or the run has started again
+        if model is not self._model:  # the first call, or the run has restarted
             before = []
             self._model = model
             name = "source"
@@ -167,8 +167,8 @@ class Dump:
             )
             changes = list(diff)
             if len(changes) > _MAX_CHANGES:
-                hidden = len(changes) - _MAX_CHANGES
-                changes[_MAX_CHANGES:] = [f"... {hidden:,} more lines"]
+                omitted = len(changes) - _MAX_CHANGES
+                changes[_MAX_CHANGES:] = [f"... {omitted:,} more lines"]
             texts["diff"] = "\n".join([*changes, ""])
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -180,23 +180,23 @@ class Dump:
 
 
 def _text_of(model: ir.Model) -> str:
-    """Return the model in onnx's text form, with the type, shape and bytes of large tensors only.
+    """Return the model in onnx's text form, without the elements of large tensors.
 
-    These tensors are not read, and deferred constants are not computed.
+    Large tensors are not read, and deferred constants are not computed.
     """
     try:
-        return str(onnx.printer.to_text(to_proto(model, _leave_out)))
+        return str(onnx.printer.to_text(to_proto(model, _omit_large)))
     except UnicodeDecodeError as error:  # strings in attributes may contain any bytes
         return error.object.decode("utf-8", "backslashreplace")
 
 
-def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+def _omit_large(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
     if tensor.dtype == ir.DataType.STRING:
-        return False  # the strings of the tensor are in memory already
+        return False  # the strings are already in memory
     nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
     is_known = not is_a(tensor, BufferTensor) or tensor.buffer.is_known
-    if nbytes <= _SMALL and is_known:
+    if nbytes <= _MAX_TENSOR_BYTES and is_known:
         return False
     proto.data_location = onnx.TensorProto.EXTERNAL
-    proto.external_data.add(key="left_out", value=f"{nbytes} bytes")
+    proto.external_data.add(key="omitted", value=f"{nbytes} bytes")
     return True

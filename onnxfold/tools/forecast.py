@@ -24,7 +24,7 @@ from onnxfold.support.tables import Printable, Table, bytes_text
 
 # Bytes of memory, measured on CPython 3.11 on Linux.
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
-_PER_NODE = 3_000  # data of passes about a node
+_PER_NODE = 3_000  # data of the passes for a node
 _ONNXRUNTIME = 30 << 20  # importing onnxruntime, and a session
 _CHECK = 44 << 20  # running two models one after the other, without their weights
 
@@ -37,8 +37,8 @@ class Prediction:
         peak_bytes: Peak resident memory.
         bytes_written: Bytes of the tensors that are written.
         memory: Parts of the peak in bytes: the process so far ("now"), further imports ("modules"),
-            data of passes about the "graph", "constants" and a "check". Only the larger one of the
-            last two counts.
+            data of the passes for the "graph", "constants" and a "check". Only the larger one of
+            the last two counts.
     """
 
     peak_bytes: int
@@ -107,24 +107,28 @@ def predict(
         "now": rss_bytes(),
         "modules": 0 if "onnxruntime" in sys.modules else _ONNXRUNTIME,
         "graph": sum(len(graph) for graph in all_graphs(model)) * _PER_NODE,
-        "constants": min(pool.memory_limit, _needed(stored)) + written,
+        "constants": min(pool.memory_limit, _required_bytes(stored)) + written,
         "check": _CHECK + bytes_before if check else 0,
     }
     memory["modules"] += _MODULES if options.level > 0 else 0
-    held = memory["now"] + memory["modules"] + memory["graph"]
-    peak = held + max(memory["constants"], memory["check"])
+    resident = memory["now"] + memory["modules"] + memory["graph"]
+    peak = resident + max(memory["constants"], memory["check"])
     return Prediction(peak, sum(sizes) + sum(unchanged), memory)
 
 
-def _needed(stored: Sequence[Buffer]) -> int:
-    """Return the bytes of results that are not computed in blocks, their operands, and threads."""
-    needed: set[Buffer] = set()
+def _required_bytes(stored: Sequence[Buffer]) -> int:
+    """Return the bytes that computing the stored constants requires.
+
+    These are the results that are not computed in blocks, their operands, results of streamed
+    operations with several references, and the working memory of the threads.
+    """
+    required: set[Buffer] = set()
     for operation in deferred_operations(stored):
         if is_streamable(operation):
-            needed.update(b for b in operation.results if b is not None and b.references > 1)
+            required.update(b for b in operation.results if b is not None and b.references > 1)
         else:
-            needed.update(b for b in (*operation.operands, *operation.results) if b is not None)
-    return sum(buffer.nbytes for buffer in needed) + STORING_BYTES * bool(needed)
+            required.update(b for b in (*operation.operands, *operation.results) if b is not None)
+    return sum(buffer.nbytes for buffer in required) + STORING_BYTES * bool(required)
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
@@ -133,9 +137,9 @@ def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: boo
         constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
         for value in (*graph.initializers.values(), *constants):
             tensor = storage.stored_or_default(value)
-            is_read = value.is_graph_output() or any(u.node not in removed for u in value.uses())
-            # Small tensors are still in the protobuf message.
-            if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_read:
+            is_used = value.is_graph_output() or any(u.node not in removed for u in value.uses())
+            # Small tensors remain in the protobuf message.
+            if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_used:
                 continue
             nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
             if not share_weights or nbytes < EXTERNAL_FROM or storage.span_of(tensor) is None:

@@ -76,13 +76,13 @@ class InferenceReport(Printable):
     nodes, outputs of graphs, sequences, optionals and maps do not count.
 
     Attributes:
-        source: The file that was read; None for a model in memory.
+        source: The file that was read, or None for a model in memory.
         target: The file that was written, or None.
         values: Number of values.
         before: Numbers of types that were recorded before.
         after: Numbers of types that are recorded now.
         changed: Number of values whose recorded type has changed.
-        not_inferred: Number of nodes by op whose result has an unknown dtype or rank, although
+        not_inferred: By op, the number of nodes whose result has an unknown dtype or rank, although
             the types of all operands are known.
         seconds: Wall time.
         cpu_seconds: User and system time of the process.
@@ -149,7 +149,7 @@ def infer_shapes(model: ModelLike, *, return_report: bool = False, ops: _Ops = (
     Args:
         model: The model. A path returns an ``ir.Model`` whose weights are still in the file. An
             ``ir.Model`` is changed in place and returned. An ``onnx.ModelProto`` or its bytes are
-            copied. A ``torch.onnx.ONNXProgram`` is returned; its model is changed in place.
+            copied. A ``torch.onnx.ONNXProgram`` is returned, and its model is changed in place.
         return_report: Also return the numbers of values with known types.
         ops: Definitions of custom ops: Python files, or classes decorated with `onnxfold.ops.op`.
 

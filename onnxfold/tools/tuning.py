@@ -30,7 +30,7 @@ _CANDIDATES: dict[str, dict[str, Any]] = {
     "-O2 --value-info": {"level": 2, "value_info": True},
     "-O2 --target onnxruntime": {"level": 2, "target": "onnxruntime"},
 }
-"""Options by name, the most exact first."""
+"""Options by name, from the most exact to the least exact ones."""
 
 _MIN_ROUNDS = 9  # also the number of groups of rounds
 _MAX_ROUNDS = 1000
@@ -42,13 +42,13 @@ class Tuning(Printable):
 
     Attributes:
         seconds: Median seconds of a run, by candidate: "original", or options of the command line.
-        speedup: Speed relative to the original. Neighbouring runs form nine groups; this is the
-            median of the medians of the groups.
+        speedup: Speed relative to the original: the median of the medians of nine groups of
+            neighbouring runs.
         quartiles: The first and third quartile of the groups.
         failed: Reasons why candidates were not measured.
         chosen: The candidate that was written.
         sizes: Sizes of dynamic dimensions in the measurement.
-        threads: Threads of onnxruntime; 0 for all.
+        threads: Threads of onnxruntime. 0 means all threads.
         rounds: Number of interleaved runs of each candidate.
     """
 
@@ -90,16 +90,16 @@ def tune(
     """Write the fastest result on this machine, as measured on onnxruntime's CPU provider.
 
     The candidates are the original, levels 1 and 2, both with and without ``value_info``, and the
-    target onnxruntime. All of them are compared with the original. A candidate with other
+    target onnxruntime. Each candidate is compared with the original. A candidate with other
     applications of inexact rules must be faster than the best candidate before it by more than the
-    spread of the runs. The result was never measured to be slower than the original.
+    spread of the runs. The result is never a candidate that measured slower than the original.
 
     Args:
         source: The path of the model.
         destination: The path of the result, which may be the source.
         dims: Sizes of dynamic dimensions, for the measurement and the check. Other sizes are 1 for
             a batch and 16, or sizes on which the model runs.
-        threads: Threads of onnxruntime; 0 for all, as in a default session.
+        threads: Threads of onnxruntime. 0 means all threads, as in a default session.
         seconds: Time limit for all work except for the minimum number of runs.
         check: Number of random inputs on which each candidate is compared.
         progress: Called with a stage, the work done and the total of the stage.
@@ -174,17 +174,17 @@ def _fastest(
     """
     fastest = ORIGINAL
     for candidate in times:
-        gains = _ratios(times[fastest], times[candidate])
-        gain = statistics.median(gains)
-        is_faster = gain > 1 and speedup[candidate] > speedup[fastest]
+        speedups = _ratios(times[fastest], times[candidate])
+        median_speedup = statistics.median(speedups)
+        is_faster = median_speedup > 1 and speedup[candidate] > speedup[fastest]
         is_as_exact = inexact[candidate] == inexact[fastest]
-        if is_faster and (is_as_exact or exceeds_spread(gain, quartiles(gains))):
+        if is_faster and (is_as_exact or exceeds_spread(median_speedup, quartiles(speedups))):
             fastest = candidate
     return fastest
 
 
 def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return the median speedup of each group of rounds; larger groups have less noise."""
+    """Return the median speedup of each group of rounds. Larger groups have less noise."""
     speedups = [a / b for a, b in zip(before, after, strict=True)]
     bounds = [len(speedups) * k // _MIN_ROUNDS for k in range(_MIN_ROUNDS + 1)]
     return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]

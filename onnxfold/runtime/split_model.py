@@ -1,4 +1,4 @@
-"""Split a model: the nodes that depend on runtime constants only move to runtime_fold."""
+"""Split a model. Nodes that depend only on runtime constants move to runtime_fold."""
 
 from __future__ import annotations
 
@@ -50,12 +50,15 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 ADAPTERS = "*.lora_?.*"
-"""The names that peft gives to the weights of adapters."""
+"""Glob of the names that peft gives to the weights of adapters."""
 
 logger = logging.getLogger("onnxfold")
 
-_MAX_ROWS = 12  # of printed candidates
-_MAX_PAIRED = 12  # number of inputs whose pairs are examined
+_MAX_ROWS = 12
+"""Maximum number of candidates in the text."""
+
+_MAX_PAIRED = 12
+"""Maximum number of inputs of which all pairs are examined."""
 
 
 @checked
@@ -69,50 +72,59 @@ def split(
     progress: Progress | None = None,
     **arguments: Unpack[SplitArguments],
 ) -> Bundle:
-    """Split a model into a part that runs once for each setting of the runtime constants, and
-    entry.
+    """Split a model into runtime_fold and entry, and write both parts as a bundle.
 
-    Writes ``entry.onnx``, ``runtime_fold.onnx``, ``manifest.json`` and compiled kernels. Entry
-    computes the outputs of the source if the outputs of runtime_fold are fed to it.
+    runtime_fold contains the nodes that depend only on runtime constants. It runs once for each
+    setting of the runtime constants. Entry computes the outputs of the source from the other inputs
+    and the outputs of runtime_fold.
+
+    The function writes ``entry.onnx``, ``runtime_fold.onnx``, ``manifest.json`` and compiled
+    kernels.
 
     Args:
-        source: A path, an ``ir.Model``, an ``onnx.ModelProto`` or a ``torch.onnx.ONNXProgram``;
-            it is left alone.
-        out_dir: The folder to write; made if it is not there.
-        backend: "iree" and "onnx-mlir" compile runtime_fold, and time it against onnxruntime;
-            "auto" compiles the components of which a kernel is likely to be faster, if a compiler
-            is installed; "onnxruntime" compiles nothing.
-        strict_backend: Write nothing unless the backend compiles every component.
-        fsync: Wait until the files are on the disk.
-        progress: Called with "compile", the kernels that are made and all that are to be.
+        source: A path, an ``ir.Model``, an ``onnx.ModelProto`` or a ``torch.onnx.ONNXProgram``. The
+            source is not changed.
+        out_dir: The folder to write. It is created if it does not exist.
+        backend: "iree" and "onnx-mlir" compile runtime_fold and compare the run time of each kernel
+            with onnxruntime. "auto" compiles the components that a kernel is likely to speed up, if
+            a compiler is installed. "onnxruntime" compiles nothing.
+        strict_backend: Whether to raise an error and write nothing unless the backend compiles
+            every component.
+        fsync: Whether to wait until the files are on the disk.
+        progress: Called with "compile", the number of kernels compiled so far and the number of all
+            kernels.
         arguments: See `onnxfold.api.options.SplitArguments`, and
             `onnxfold.api.options.OptionArguments` for the optimization at compile time.
 
+    Returns:
+        The bundle.
+
     Raises:
-        UsageError: An argument cannot be used as given.
+        UsageError: An argument is invalid.
         ModelError: The source is not valid.
-        OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
+        OnnxFoldError: The bundle cannot be written, or in strict mode, a component cannot be
+            compiled.
     """
     check_path(out_dir)
     folder = Path(out_dir)
-    given = storage.model_in(source)
-    with storage.explained(given):
-        made = _split(given, backend, arguments, strict=strict_backend, folder=folder)
-    manifest = made.manifest
+    original = storage.model_in(source)
+    with storage.explained(original):
+        in_memory = _split(original, backend, arguments, strict=strict_backend, folder=folder)
+    manifest = in_memory.manifest
     if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
         inputs = ", ".join(manifest.inputs)
         name = option("runtime_constants")
-        raise UsageError(f"no runtime constant is named ({name}); inputs: {inputs}")
+        raise UsageError(f"no runtime constants are selected: use {name}; inputs: {inputs}")
     try:
         with replacing(folder, manifest, fsync=fsync) as staged:
             bundle = Bundle(staged, manifest)
-            for name, part in made.parts.items():
+            for name, part in in_memory.parts.items():
                 storage.save(part, staged / name, fsync=fsync)
             if manifest.groups:
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
             _compile(bundle, backend, arguments, progress)
-            left = _reasons_without_kernel(manifest, backend, strict=strict_backend)
-            report_not_compiled(backend, left, len(manifest.components), strict_backend)
+            reasons = _reasons_without_kernel(manifest, backend, strict=strict_backend)
+            report_not_compiled(backend, reasons, len(manifest.components), strict_backend)
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)
@@ -121,24 +133,24 @@ def split(
 def _reasons_without_kernel(manifest: Manifest, backend: str, *, strict: bool) -> dict[str, str]:
     """Return the reasons why components have no kernel, by the first output of the component.
 
-    With ``strict``, a component needs a kernel for each target CPU. Otherwise, a warning lists the
-    components that have kernels for some targets only.
+    With ``strict``, a component requires a kernel for each target CPU. Otherwise, a component that
+    has kernels for some target CPUs only is reported by a warning.
     """
-    left: dict[str, str] = {}
+    result: dict[str, str] = {}
     for outputs, kernels in manifest.kernels_by_component.items():
-        refused = [kernel for kernel in kernels if kernel.reason is not None]
-        if not refused:
+        not_compiled = [kernel for kernel in kernels if kernel.reason is not None]
+        if not not_compiled:
             continue
         reasons = [
             f"for {k.cpu}: {k.reason}" if k.cpu and len(kernels) > 1 else str(k.reason)
-            for k in refused
+            for k in not_compiled
         ]
         reason = "; ".join(dict.fromkeys(reasons))
-        if strict or len(refused) == len(kernels):
-            left[outputs[0]] = reason
+        if strict or len(not_compiled) == len(kernels):
+            result[outputs[0]] = reason
         else:
-            logger.warning("%s lacks a kernel of %s %s", outputs[0], backend, reason)
-    return left
+            logger.warning("%s: %s compiled no kernel %s", outputs[0], backend, reason)
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +160,9 @@ class Candidate:
     Attributes:
         names: Names or globs, as ``runtime_constants`` takes them.
         nodes: The number of nodes that would run once.
-        work: Their share of the work of a run at nominal sizes, from 0 to 1.
-        nbytes: Bytes of the tensors that would be cached, at nominal sizes.
-        level: The level that this needs.
+        work: The share of these nodes in the work of a run at nominal sizes, from 0 to 1.
+        nbytes: Size in bytes of the tensors that would be cached, at nominal sizes.
+        level: The required optimization level.
     """
 
     names: list[str]
@@ -162,14 +174,15 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Candidates(Printable):
-    """The candidates for runtime constants of a model, the largest share of the work first.
+    """The candidates for runtime constants of a model, sorted by descending share of the work.
 
     Attributes:
         nodes: The number of nodes of the model, without those that are folded at compile time.
-        found: The candidates that let nodes run once: each input alone, inputs with similar names,
-            and adapters.
-        pair: The best pair of inputs, if it lets more work run once than each of them alone.
-        others: Inputs that alone let no node run once.
+        found: The candidates with nodes that would run once: single inputs, inputs with similar
+            names, and adapters.
+        pair: The best pair of inputs. None if no more work would run once than with one of these
+            inputs.
+        others: The single inputs without nodes that would run once.
     """
 
     nodes: int
@@ -194,55 +207,55 @@ class Candidates(Printable):
             titles = ("constant over many runs", ">nodes once", ">of the work", ">cached")
             yield Table(titles, rows)
         else:
-            yield "no input lets nodes run once while the others change"
+            yield "no nodes would run once if one of the inputs were constant"
         if len(self.found) > _MAX_ROWS:
             yield f"and {len(self.found) - _MAX_ROWS} more: --json lists all"
         if self.others:
-            yield f"alone without effect: {first_of(self.others, _MAX_ROWS)}"
+            yield f"inputs without effect on their own: {first_of(self.others, _MAX_ROWS)}"
 
 
 @checked
 def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
     """Return the inputs that are worth holding constant, see `split`. Nothing is written."""
-    given = storage.model_in(source)
-    with storage.explained(given):
-        made = _Prepared(given, arguments, None)
-    inputs = _names(made.model.graph.inputs)
-    required = {name for name in inputs if name not in made.model.graph.initializers}
+    original = storage.model_in(source)
+    with storage.explained(original):
+        prepared = _Prepared(original, arguments, None)
+    inputs = _names(prepared.model.graph.inputs)
+    required = {name for name in inputs if name not in prepared.model.graph.initializers}
 
-    def of(names: list[str], made: _Prepared = made) -> Candidate | None:
-        model = made.model.clone()
-        chosen = _names(select_runtime_constants(model, names))
-        if required and required <= {*chosen}:
-            return None  # everything would be constant
-        cut = made.cut(model, chosen)
+    def candidate_of(names: list[str], prepared: _Prepared = prepared) -> Candidate | None:
+        model = prepared.model.clone()
+        selected = _names(select_runtime_constants(model, names))
+        if required and required <= {*selected}:
+            return None  # the whole model would be constant
+        cut = prepared.cut(model, selected)
         once = [node for node in cut.operands if node not in cut.stays]
         work, total = (sum(work_of(n, cut.sizes) for n in ns) for ns in (once, model.graph))
         return Candidate(names, len(once), work / total if total else 0.0, cut.nbytes)
 
-    alone = [each for name in inputs if (each := of([name]))]
+    single = [each for name in inputs if (each := candidate_of([name]))]
     globs = {re.sub(r"\d+", "*", name) for name in inputs}
     globs |= {f"{re.split('[_.]', name)[0]}*" for name in inputs}
     shared = [glob for glob in sorted(globs) if len(fnmatch.filter(inputs, glob)) > 1]
-    similar = [each for glob in shared if (each := of([glob]))]
-    best = sorted(alone, key=lambda each: -each.work)[:_MAX_PAIRED]
-    pairs = [each for a, b in combinations(best, 2) if (each := of([*a.names, *b.names]))]
+    similar = [each for glob in shared if (each := candidate_of([glob]))]
+    best = sorted(single, key=lambda each: -each.work)[:_MAX_PAIRED]
+    pairs = [each for a, b in combinations(best, 2) if (each := candidate_of([*a.names, *b.names]))]
     pair = max(pairs, key=lambda each: each.work, default=None)
-    if pair is not None and pair.work <= max(c.work for c in alone if c.names[0] in pair.names):
+    if pair is not None and pair.work <= max(c.work for c in single if c.names[0] in pair.names):
         pair = None
-    model = storage.opened(given)
-    called = (*model.graph.initializers, *parameter_names(model).values())
-    if fnmatch.filter(called, ADAPTERS):
-        # they are merged with other weights, which may change last bits
+    model = storage.opened(original)
+    weight_names = (*model.graph.initializers, *parameter_names(model).values())
+    if fnmatch.filter(weight_names, ADAPTERS):
+        # Adapters are merged with other weights, which may change last bits.
         own: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
-        adapted = _Prepared(given, own, None)
+        adapted = _Prepared(original, own, None)
         names = adapted.names
         merge_runtime_constants(adapted.model, names, adapted.options, nominal=adapted.nominal)
-        adapters = of(names, adapted)
+        adapters = candidate_of(names, adapted)
         similar += [dataclasses.replace(adapters, names=[ADAPTERS], level=2)] if adapters else []
-    gaining = sorted((c for c in (*alone, *similar) if c.nodes), key=lambda each: -each.work)
-    others = [each.names[0] for each in alone if not each.nodes]
-    return Candidates(made.model.graph.num_nodes(), gaining, pair, others)
+    found = sorted((c for c in (*single, *similar) if c.nodes), key=lambda each: -each.work)
+    others = [each.names[0] for each in single if not each.nodes]
+    return Candidates(prepared.model.graph.num_nodes(), found, pair, others)
 
 
 @checked
@@ -250,24 +263,24 @@ def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemoryBundle:
     """Split a model like `split`, but write only kernels."""
-    given = storage.model_in(source)
-    with storage.explained(given):
-        made = _split(given, backend, arguments)
-    _compile(made, backend, arguments)
-    return made
+    original = storage.model_in(source)
+    with storage.explained(original):
+        bundle = _split(original, backend, arguments)
+    _compile(bundle, backend, arguments)
+    return bundle
 
 
 def _compile(
-    made: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
+    bundle: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
     """Compile the components of runtime_fold, and write the stages if a folder is given."""
     options = arguments.get("backend_options", ())
     seconds = arguments.get("compile_seconds", 120.0)
     target_cpu = arguments.get("target_cpu")
-    if backend != "onnxruntime" and made.manifest.components:
+    if backend != "onnxruntime" and bundle.manifest.components:
         nominal = arguments.get("nominal") or {}
-        made.manifest.kernels = compile_kernels(
-            made,
+        bundle.manifest.kernels = compile_kernels(
+            bundle,
             backend,
             options,
             target_cpu=target_cpu,
@@ -278,7 +291,7 @@ def _compile(
     folder = arguments.get("dump_ir")
     if folder is not None:
         check_path(folder)
-        dump_stages(made, backend, options, Path(folder), target_cpu=target_cpu, seconds=seconds)
+        dump_stages(bundle, backend, options, Path(folder), target_cpu=target_cpu, seconds=seconds)
 
 
 def _split(
@@ -289,34 +302,36 @@ def _split(
     strict: bool = False,
     folder: Path | None = None,
 ) -> InMemoryBundle:
-    """Split a model in memory, see `onnxfold.split`. The bundle is written to ``folder`` later."""
+    """Split a model in memory, see `split`. The caller will write the bundle to ``folder``."""
     target_cpu = arguments.get("target_cpu")
     check_name(backend, arguments.get("backend_options", ()), strict, target_cpu)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
         missing = create(backend).missing()
         if missing is not None:
             raise UsageError(missing)
-    made = _Prepared(source, arguments, folder)
-    model = made.model
-    names = made.chosen
+    prepared = _Prepared(source, arguments, folder)
+    model = prepared.model
+    names = prepared.selected
+    nominal = prepared.nominal
     room = None
-    if made.max_cache is not None:  # what is cached in any case comes first
-        room = made.max_cache - made.cut(model.clone(), names).nbytes
-    merges = merge_runtime_constants(model, names, made.options, room=room, nominal=made.nominal)
-    cut = made.cut(model, names)
+    if prepared.max_cache is not None:  # tensors that are cached without merges have priority
+        room = prepared.max_cache - prepared.cut(model.clone(), names).nbytes
+    merges = merge_runtime_constants(model, names, prepared.options, room=room, nominal=nominal)
+    cut = prepared.cut(model, names)
     name_unnamed_outputs(model)
     cached = {value: cut.describe(value) for value in cut.cached}
-    apart = storage.planned(fold_of(model, cached)).size if cached else 0
-    entry = made.optimized(entry_of(model, cached.values()), max(0, made.nbytes - apart))
+    fold_bytes = storage.planned(fold_of(model, cached)).size if cached else 0
+    entry_bytes = max(0, prepared.nbytes - fold_bytes)
+    entry = prepared.optimized(entry_of(model, cached.values()), entry_bytes)
     kept = remove_unused_inputs(entry, [*names, *_names(cached)])
     cached = {value: info for value, info in cached.items() if value.name in kept}
     fold = None
     if cached:
-        fold = made.optimized(fold_of(model, cached))
+        fold = prepared.optimized(fold_of(model, cached))
         remove_unused_inputs(fold, _names(fold.graph.inputs))
     constants = []
     for value in model.graph.inputs:
-        if value.name in names:  # they may have any size
+        if value.name in names:  # without nominal bytes: runtime constants may have any size
             info = cut.describe(value)
             optional = value.name in model.graph.initializers
             constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
@@ -327,15 +342,15 @@ def _split(
         entry_inputs=_names(entry.graph.inputs),
         cached=list(cached.values()),
         groups=[] if fold is None else groups_of(fold),
-        fold_at=made.fold_at,
+        fold_at=prepared.fold_at,
         nodes={
-            "original": made.nodes,
+            "original": prepared.nodes,
             "entry": entry.graph.num_nodes(),
             "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
         },
         stays=list(cut.stays.values()),
-        weights=made.weights,
-        ranks=made.ranks,
+        weights=prepared.weights,
+        ranks=prepared.ranks,
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
@@ -346,14 +361,13 @@ class _Prepared:
     """A model before the cut: its constants are folded, and selected weights are inputs."""
 
     def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
-        # the source is not changed
         model = storage.opened(source)
         self.model = model
         if folder is not None:
             check_source(model, folder)
         own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-        given = {name: value for name, value in arguments.items() if name not in own}
-        options = options_of(given, OptionArguments)
+        others = {name: value for name, value in arguments.items() if name not in own}
+        options = options_of(others, OptionArguments)
         self.fold_at = arguments.get("fold_at", "compile")
         self.max_cache = arguments.get("max_cache")
         runtime_constants = arguments.get("runtime_constants", ())
@@ -363,25 +377,25 @@ class _Prepared:
             check_names(nominal, model.graph.inputs)
         self.nominal = {**self.ranks, **nominal}
         overridable = arguments.get("overridable", False)
-        chosen = select_runtime_constants(model, self.names, overridable=overridable)
-        self.chosen = _names(chosen)
-        if not model.graph.initializers.keys().isdisjoint(self.chosen):
+        selected = select_runtime_constants(model, self.names, overridable=overridable)
+        self.selected = _names(selected)
+        if not model.graph.initializers.keys().isdisjoint(self.selected):
             model.ir_version = max(model.ir_version, 4)  # before, defaults cannot be replaced
-            # older models need not import an opset
+            # Models with an older IR version need not import an opset.
             model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
         self.nodes = model.graph.num_nodes()
         self.nbytes = storage.planned(model).size
-        record(model, self.chosen)
+        record(model, self.selected)
         put_in_order(model)
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         self.options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
         if model.functions:
-            InlineFunctions()(model)  # a cut may have to go through them
+            InlineFunctions()(model)  # the cut may separate nodes of one function
             put_in_order(model)
-        # rules come after the cut: they may fuse what is constant with what is not
-        first = ("constant-propagation",) if self.fold_at == "compile" else ()
+        # Rules run after the cut, because they may fuse nodes of runtime_fold with nodes of entry.
+        folding = ("constant-propagation",) if self.fold_at == "compile" else ()
         shapes = ("symbolic-shapes", "dynamic-broadcasts")
-        passes = (*first, *shapes, *first, "lift-constants", "dead-code")
+        passes = (*folding, *shapes, *folding, "lift-constants", "dead-code")
         if not options.keep_metadata:
             passes = ("debugging-metadata", *passes)
         result = run_passes(model, dataclasses.replace(self.options, passes=passes))
@@ -390,11 +404,11 @@ class _Prepared:
     def cut(self, model: ir.Model, names: Collection[str]) -> RuntimeCut:
         """Return the cut between the nodes that depend on constants only and all other nodes.
 
-        Each constant output becomes an Identity of the value that it had.
+        Constant outputs of the model are separated first, see `separate_outputs`.
         """
-        chosen = [value for value in model.graph.inputs if value.name in names]
-        stays = hoist(model, chosen)
-        facts = ModelFacts(model, runtime_constants=chosen)
+        selected = [value for value in model.graph.inputs if value.name in names]
+        stays = hoist(model, selected)
+        facts = ModelFacts(model, runtime_constants=selected)
         folds = [Constness.RUNTIME]
         if self.fold_at == "runtime":
             folds.append(Constness.COMPILE_TIME)
@@ -402,16 +416,19 @@ class _Prepared:
         if folded:
             separate_outputs(model, folded)
         sizes = NominalSizes(facts, self.nominal)
-        cut = RuntimeCut(facts, chosen, sizes, folds, self.max_cache)
+        cut = RuntimeCut(facts, selected, sizes, folds, self.max_cache)
         cut.stays.update(stays)
         return cut
 
-    def optimized(self, part: ir.Model, allowed: int = 0) -> ir.Model:
-        """Optimize one of the two parts, which may take ``allowed`` bytes (0 for no limit)."""
+    def optimized(self, part: ir.Model, bytes_before: int = 0) -> ir.Model:
+        """Optimize one of the two parts.
+
+        ``bytes_before`` is its size before the optimization, or 0 if unknown.
+        """
         if self.fold_at != "compile":
             return part
         declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
-        run_passes(part, self.options, bytes_before=allowed)
+        run_passes(part, self.options, bytes_before=bytes_before)
         for value in part.graph.outputs:  # a rule may have replaced an output
             if value.type is None and value.name in declared:
                 value.type, value.shape = declared[value.name]

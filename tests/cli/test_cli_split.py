@@ -137,8 +137,8 @@ def test_no_suggestion_for_inputs_without_effect(run, tmp_path):
     result = run("split", saved(text, tmp_path / "plain.onnx"))
     assert result.code == 2
     assert result.out.splitlines()[:2] == [
-        "no input lets nodes run once while the others change",
-        "alone without effect: x, z",
+        "no nodes would run once if one of the inputs were constant",
+        "inputs without effect on their own: x, z",
     ]
 
 

@@ -185,7 +185,7 @@ def test_a_destination_that_names_nothing_is_refused(path, adapter, tmp_path, mo
 def test_overridable_initializers_on_request(tmp_path):
     model = parse("overridable", w=random(64, 64))
     feeds = {"x": random(64, 64), "w": random(64, 64, seed=3)}
-    with pytest.raises(UsageError, match="no runtime constant is named"):
+    with pytest.raises(UsageError, match="no runtime constants are selected"):
         check(model, tmp_path / "no", feeds)
     bundle = check(model, tmp_path / "yes", feeds, overridable=True)
     assert cached(bundle) == ["t"]

@@ -51,16 +51,17 @@ Version = tuple[int, int]
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
-_MAX_RECORD_BYTES = 1 << 20  # total size of the records of hashes: some thousands of bundles
+_MAX_RECORD_BYTES = 1 << 20  # maximum size of all records of hashes: some thousands of bundles
 _LOCKED = "bundle"  # name of the lock of a folder
 _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
 class Bundle(Printable):
-    """A split model. Threads may use it at the same time.
+    """A split model. Several threads may use it at the same time.
 
     The name of a part is the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has
-    groups. ``read`` is the path and version of the manifest file, None while the bundle is written.
+    groups. ``read`` is the path and version of the manifest file. It is None while the bundle is
+    written.
 
     Attributes:
         compiles_ahead: Whether a session compiles kernels of the bundle while it runs.
@@ -83,18 +84,17 @@ class Bundle(Printable):
 
     @property
     def entry(self) -> Path:
-        """The model that runs every time."""
+        """The path of entry, the model that runs in every call."""
         return self.folder / ENTRY_FILE
 
     @property
     def runtime_fold(self) -> Path:
-        """The model that computes the cached tensors."""
+        """The path of runtime_fold, the model that computes the cached tensors."""
         return self.folder / FOLD_FILE
 
     @property
     def fold_hash(self) -> str:
-        """SHA-256 of the content of runtime_fold, a part of the keys of cached tensors.
-
+        """SHA-256 of the content of runtime_fold. The keys of cached tensors contain it.
         The user's cache folder contains a record with the hash of each bundle that was opened, see
         `onnxfold.support.file_contents`.
         """
@@ -164,10 +164,9 @@ class Bundle(Printable):
         found = inputs
         known = {*self.manifest.entry_inputs}
         if part != ENTRY_FILE:
-            made = (group.outputs for group in self.manifest.groups)
             kind = "outputs"
             found = outputs
-            known = set().union(*made)
+            known = set().union(*(group.outputs for group in self.manifest.groups))
         if {value.name for value in found} != known:
             reason = f"its {kind} differ from those in the manifest"
             raise ModelError(reason, file=self.folder / part)
@@ -177,7 +176,7 @@ class Bundle(Printable):
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path can only be a bundle: a folder or a manifest."""
+    """Return whether a path is a folder or a manifest, and therefore not a model file."""
     return os.path.isdir(path) or os.path.basename(path) == MANIFEST
 
 
@@ -188,11 +187,11 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     try:
         _finish_interrupted(file.parent)
         version = _version(file)
-        own = Path(os.path.abspath(file))  # the working directory may change later
+        absolute = Path(os.path.abspath(file))  # the working directory may change later
         document = _document(file)
         if _finish_interrupted(file.parent):  # another bundle replaced this one in the meantime
             return open_bundle(path)
-        return Bundle(own.parent, Manifest.from_dict(document), (own, version))
+        return Bundle(absolute.parent, Manifest.from_dict(document), (absolute, version))
     except OSError as error:
         raise ModelError(f"not a bundle: {error.strerror}", file=file) from None
     except (ValueError, TypeError, RecursionError) as error:
@@ -200,7 +199,7 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def _finish_interrupted(folder: Path) -> bool:
-    """Finish the interrupted replacement of a bundle, or wait for its end.
+    """Finish an interrupted replacement of a bundle, or wait until a running one has finished.
 
     Returns:
         Whether a replacement was in progress.
@@ -218,8 +217,8 @@ def _document(file: Path) -> dict[str, Any]:
         raise ModelError("not the manifest of a bundle: it has no format", file=file)
     if found not in READABLE:
         versions = document.get("versions")
-        maker = versions.get("onnxfold") if isinstance(versions, dict) else None
-        by = f" of onnxfold {maker}" if isinstance(maker, str) else ""
+        writer = versions.get("onnxfold") if isinstance(versions, dict) else None
+        by = f" of onnxfold {writer}" if isinstance(writer, str) else ""
         remedy = "use a newer onnxfold" if found > FORMAT else "split the model again"
         formats = " and ".join(map(str, READABLE))
         reason = f"the manifest has format {found}{by}; this version reads {formats}: {remedy}"
@@ -228,7 +227,10 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _version(file: Path) -> Version:
-    """Return the version of a file, which changes when the file is replaced; -1 for no file."""
+    """Return the version of a file, which changes when the file is replaced.
+
+    If the file does not exist, the version is (-1, -1).
+    """
     try:
         status = file.stat()
     except OSError:
@@ -242,7 +244,7 @@ def hash_model(path: Path) -> str:
 
 
 def _described(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the hash and the statuses of files, from the record in the user's cache if any."""
+    """Return the hash and the statuses of files. The user's cache folder stores the record."""
     names = [str(path) for path in paths]
     key = hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
     record = user_folder("bundles") / f"{key}.json"
@@ -282,7 +284,7 @@ def check_source(model: ir.Model, folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path]:
-    """Provide a folder for the files of a bundle, which replace the old files at the end.
+    """Yield a folder for the files of a bundle, which replace the old files at the end.
 
     The manifest is written last. After an OSError, either the old or the new bundle is complete.
     """

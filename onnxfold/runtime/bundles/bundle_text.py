@@ -11,7 +11,8 @@ from onnxfold.support.tables import Table, bytes_text, count_text, first_of, tim
 if TYPE_CHECKING:
     from onnxfold.runtime.bundles.manifest import Manifest
 
-_MAX_ROWS = 12  # of a table
+_MAX_ROWS = 12
+"""Maximum number of rows of a table, and of names in a list."""
 
 _Timed = tuple[list[str], str, str | None, float | None, float | None]
 """The outputs, backend, target CPU and seconds of a kernel, and the seconds of onnxruntime."""
@@ -23,7 +24,8 @@ def bundle_text(name: str, manifest: Manifest, *, verbose: bool = False) -> Iter
     Args:
         name: The name of the bundle.
         manifest: Its manifest.
-        verbose: Also yield cached tensors, merges, kernels, and reasons why nodes stay in entry.
+        verbose: Whether to also yield cached tensors, merges, kernels, and reasons why nodes remain
+            in entry.
     """
     nodes = manifest.nodes
     names = [info.name for info in manifest.runtime_constants]
@@ -87,7 +89,7 @@ def _kernel_lines(manifest: Manifest) -> Iterator[str | Table]:
     )
     slower = sum(kernel.is_slower for kernel in kernels)
     if slower:
-        yield f"onnxruntime is faster than {slower} of them, and runs instead by default"
+        yield f"onnxruntime is faster than {slower} of these kernels and replaces them by default"
     reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
 
@@ -102,7 +104,7 @@ def summary_lines(
         nodes: Numbers of nodes of the original model, of entry and of runtime_fold.
         constants: Names of the runtime constants.
         cached: The number of cached tensors.
-        cached_bytes: Bytes of the cached tensors at nominal sizes.
+        cached_bytes: Size of the cached tensors in bytes, at nominal sizes.
     """
     yield (
         f"{name}: of {nodes['original']:,} nodes, {nodes['entry']:,} "
@@ -118,10 +120,10 @@ def summary_lines(
 
 
 def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
-    """Yield a table of the measured kernels, or nothing without any.
+    """Yield a table of the measured kernels, or nothing if no kernel was measured.
 
     Kernels with the same columns share a row. The column of target CPUs is omitted if all kernels
-    have the same one.
+    have the same target CPU.
     """
     names_by_columns: dict[tuple[str, str, str, str], list[str]] = {}
     for outputs, backend, target, kernel_seconds, onnxruntime_seconds in timed:

@@ -1,7 +1,7 @@
-"""A split model in memory, whose weights stay in the files of the source.
+"""A split model in memory, whose weights remain in the files of the source.
 
 onnxruntime receives a model without weights, and a file and an offset for each weight. The file is
-the one of the source, or a scratch file for computed or misaligned weights. onnxruntime maps these
+a file of the source, or a scratch file for computed or misaligned weights. onnxruntime maps these
 files. Weights that it uses unchanged take memory only as pages of the files.
 """
 
@@ -50,11 +50,11 @@ class InMemoryBundle(Bundle):
 
     Args:
         manifest: The manifest.
-        entry: The model that runs every time.
-        fold: The model that computes the cached tensors; None without any.
-        source: The path of the model that was split; None for a model in memory.
-        folder: The folder for compiled kernels; None for a temporary folder, which is removed with
-            this object.
+        entry: The model that runs in every call.
+        fold: The model that computes the cached tensors. None if there are no cached tensors.
+        source: The path of the model that was split. None for a model in memory.
+        folder: The folder for compiled kernels. None means a temporary folder, which is removed
+            when this object is destroyed.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class InMemoryBundle(Bundle):
                 tensor = value.const_value
                 if tensor is None or isinstance(tensor, (ViewTensor, SharedExternalTensor)):
                     continue
-                # a reshaped tensor of a file, or one that opens its file when it is read: the file
-                # may be replaced before the part is opened
+                # A reshaped tensor of a file, or a tensor that opens its file when it is read, is
+                # replaced by a view, because the file may be replaced before the part is opened.
                 span = span_of(tensor)
                 if span is not None:
                     value.const_value = _at(span, tensor)
@@ -99,12 +99,18 @@ class InMemoryBundle(Bundle):
 
     @cached_property
     def fold_key(self) -> str:
-        """The same, but weights in unchanged files are identified by their offsets, not read."""
+        """A hash of runtime_fold and its weights that is valid in this process.
+
+        Weights in unchanged files are identified by file and offset, and are not read.
+        """
         identity = functools.cache(MappedFile.identity)
         return self._hash(lambda span: identity(span.file))
 
     def _hash(self, share: Callable[[Span], str | None]) -> str:
-        """Return the SHA-256 of runtime_fold, including the bytes of weights not shared."""
+        """Return the SHA-256 of runtime_fold.
+
+        For weights for which ``share`` returns None, the hash includes their elements.
+        """
         with self._lock:
             plan = plan_model(self.parts[FOLD_FILE], share)
             digest = hashlib.sha256(_content(plan))
@@ -123,7 +129,10 @@ class InMemoryBundle(Bundle):
 
     @contextlib.contextmanager
     def serialized(self, part: str) -> Iterator[bytes]:
-        """Provide a part for `deserialized` in another process; weights stay in their files."""
+        """Yield a part in the format of `deserialized`, for another process.
+
+        Weights remain in their files.
+        """
         with contextlib.ExitStack() as stack:
             with self._lock:
                 plan = plan_model(self.parts[part], sharer(_ROOT, ""))
@@ -142,20 +151,20 @@ class InMemoryBundle(Bundle):
         try:
             with self._lock:
                 return open_model(self.parts[part], options, providers)
-        except (OnnxFoldError, TypeError, ValueError):  # also invalid arguments
+        except (OnnxFoldError, TypeError, ValueError):  # the latter two are for invalid arguments
             raise
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             name = part.removesuffix(".onnx")
             reason = f"onnxruntime cannot open the part {name}: {message_of(error)}"
             original = self._failure_of_source(options, providers)
             if original is not None:
-                reason = f"onnxruntime cannot open the model, split or not: {original}"
+                reason = f"onnxruntime cannot open the original model either: {original}"
             raise ModelError(reason, file=self.source) from error
 
     def _failure_of_source(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> str | None:
-        """Return why onnxruntime cannot open the model that was split; None if it can."""
+        """Return the reason why onnxruntime cannot open the original model, or None."""
         if self.source is None:
             return None
         try:
@@ -166,7 +175,7 @@ class InMemoryBundle(Bundle):
 
 
 def deserialized(content: bytes) -> ir.Model:
-    """Return the model that `InMemoryBundle.serialized` provides."""
+    """Return the model that `InMemoryBundle.serialized` yields."""
     import onnx
 
     model = ir.from_proto(onnx.load_model_from_string(content))
@@ -179,8 +188,8 @@ def open_model(
 ) -> onnxruntime.InferenceSession:
     """Open a session on a model in memory. The session requires neither the model nor its files.
 
-    A file that was replaced after the model was read is read through its mapping. No other thread
-    may use the model at the same time.
+    If a file was replaced after the model was read, the old file is read through its mapping. No
+    other thread may use the model at the same time.
     """
     if options is None or not options.optimized_model_filepath:
         try:
@@ -225,11 +234,11 @@ def _by_reference(
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             failure = error
         if not all(file.is_at(_ROOT + location) for location, file in used.items()):
-            # A file was replaced while onnxruntime opened it. The old one is still mapped.
+            # A file was replaced while onnxruntime opened it. The old file is still mapped.
             return _by_reference(model, options, providers)
         if failure is not None:
             raise failure
-        # Initializers in memory become tensors of the scratch file, which onnxruntime maps.
+        # Initializers in memory become views of the scratch file, which the session maps anyway.
         places = {id(place.tensor): place for place in (plan.data.tensors if plan.data else ())}
         for graph in all_graphs(model) if places else ():
             for value in graph.initializers.values():
@@ -242,9 +251,9 @@ def _by_reference(
 
 @contextlib.contextmanager
 def _scratch_file(plan: FilePlan) -> Iterator[str]:
-    """Write a temporary file, which is removed at the end, and provide its real path.
+    """Write a temporary file and yield its real path. The file is removed at the end.
 
-    onnxruntime keeps the file mapped for weights that it uses unchanged, and releases the pages of
+    onnxruntime keeps the file mapped for weights that it uses unchanged. It releases the pages of
     weights that it rearranges.
     """
     with files.scratch_folder("weights") as folder:
@@ -258,7 +267,7 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 
 
 def has_custom_ops(model: ir.Model) -> bool:
-    """Return whether the model has ops that neither onnxruntime nor its own functions define."""
+    """Return whether neither onnxruntime nor the functions of the model define one of its ops."""
     return any(
         node.domain not in _BUILT_IN
         for graph in all_graphs(model)
@@ -273,7 +282,7 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _content(plan: SavePlan, data_path: str = "") -> bytes:
-    """Return the bytes of the model file; its data are in the file ``data_path``."""
+    """Return the bytes of the model file, which refers to the data file ``data_path``."""
     file = plan.model(data_path.lstrip(_ROOT))
     parts = dict(file.literals)
     for place in file.tensors:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Shapes = Mapping[str, Sequence[int]]
 
 
-_WITHOUT_EFFECT = {
+_IGNORED_KEYWORDS = {
     "simplify": """skip_fuse_bn skipped_optimizers extra_optimizers skip_constant_folding
         skip_shape_inference dynamic_input_shape include_subgraph unused_output
         tensor_size_threshold mutable_initializer target_opset_version initializers_as_constants
@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = {
     "slim": """inputs outputs no_shape_infer skip_optimizations skip_fusion_patterns
         size_threshold inspect dump_to_disk verbose""",
 }
-"""Keywords of ``onnxsim.simplify`` and ``onnxslim.slim`` that have no meaning in onnxfold."""
+"""Keywords of ``onnxsim.simplify`` and ``onnxslim.slim`` that have no effect in onnxfold."""
 
 
 @checked
@@ -82,34 +82,34 @@ def simplify(
     Raises:
         OnnxFoldError: The model or an option is invalid.
     """
-    options = _with_effect(arguments, "simplify")
+    options = _without_ignored(arguments, "simplify")
     if not perform_optimization:
         options.setdefault("level", 0)
     if overwrite_input_shapes is not None:
         options["input_shapes"] = overwrite_input_shapes
-    given = model
+    source = model
     if inline_functions:
-        given = storage.opened(model)
-        create("inline-functions")(given)
-    result = _optimized(given, options)
+        source = storage.opened(model)
+        create("inline-functions")(source)
+    result = _optimized(source, options)
     if output_path is not None:
         storage.save(storage.from_proto(result), output_path)
     if check_n == 0 and input_data is None:
         return result, True
-    chosen = options_of(options, OptionArguments)
-    is_inexact = chosen.level > 1 or chosen.precision == "wide"
-    compared = compare(
-        with_sizes(model, chosen),
+    parsed = options_of(options, OptionArguments)
+    is_inexact = parsed.level > 1 or parsed.precision == "wide"
+    comparison = compare(
+        with_sizes(model, parsed),
         result,
         seeds=max(1, check_n),
         feeds=input_data,
-        dims=_sizes(result, test_input_shapes) if test_input_shapes else {},
+        dims=_dynamic_sizes(result, test_input_shapes) if test_input_shapes else {},
         rtol=check_rtol or 0.0,
         atol=check_atol or 0.0,
         inexact=is_inexact and check_rtol is check_atol is None,
         custom_ops=[custom_lib] if custom_lib else [],
     )
-    return result, compared.passed
+    return result, comparison.passed
 
 
 @checked
@@ -144,9 +144,10 @@ def slim(
     """
     options: dict[str, Any] = dict(arguments)
     if options.pop("dtype", None) is not None:
-        reason = "dtype: onnxfold does not convert dtypes; convert the model before, for example "
-        raise UsageError(f"{reason}by onnxruntime.transformers.float16.convert_float_to_float16")
-    options = _with_effect(options, "slim")
+        converter = "onnxruntime.transformers.float16.convert_float_to_float16"
+        remedy = f"convert the model before, for example by {converter}"
+        raise UsageError(f"dtype: onnxfold does not convert dtypes; {remedy}")
+    options = _without_ignored(options, "slim")
     if model_check:
         options.setdefault("check", 1)
     pairs = [text.rpartition(":")[::2] for text in model_check_inputs or ()]
@@ -157,45 +158,45 @@ def slim(
             raise UsageError(f"cannot read the inputs of the check: {error}") from error
     elif pairs:
         shapes = dict(map(named_shape, model_check_inputs or ()))
-        options["check_dims"] = _sizes(model, shapes)
+        options["check_dims"] = _dynamic_sizes(model, shapes)
     if output_model is None:
         return _optimized(model, options)
     optimize_file(model, output_model, external_data=save_as_external_data or None, **options)
     return None
 
 
-def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
-    """Return the arguments that have an effect, and warn about the others."""
-    found = sorted(arguments.keys() & set(_WITHOUT_EFFECT[function].split()))
-    if any(arguments[name] not in (None, False) for name in found):
-        warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=4)
-    return {name: value for name, value in arguments.items() if name not in found}
+def _without_ignored(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
+    """Return the arguments that have an effect, and warn about ignored arguments."""
+    ignored = sorted(arguments.keys() & set(_IGNORED_KEYWORDS[function].split()))
+    if any(arguments[name] not in (None, False) for name in ignored):
+        warnings.warn(f"no effect in onnxfold: {', '.join(ignored)}", stacklevel=4)
+    return {name: value for name, value in arguments.items() if name not in ignored}
 
 
-def _sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
+def _dynamic_sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
     """Return the sizes of dynamic dimensions, by name, for the shapes of inputs.
 
     Raises:
         UsageError: A shape contradicts the declared shape of an input, or the input does not exist.
     """
-    found = {}
+    sizes = {}
     opened = storage.opened(model)
     declared = {value.name: list(value.shape or ()) for value in opened.graph.inputs}
     with about(storage.path_of(model)):
         fix_dims(opened, {}, shapes)
     for name, shape in shapes.items():
-        for k, (dim, size) in enumerate(zip(declared[name], shape, strict=False)):
+        for axis, (dim, size) in enumerate(zip(declared[name], shape, strict=False)):
             if isinstance(dim, ir.SymbolicDim) and size != -1:
-                found[name_of(dim) or f"{name}[{k}]"] = size
-    return found
+                sizes[name_of(dim) or f"{name}[{axis}]"] = size
+    return sizes
 
 
 def _optimized(model: ModelLike, options: Mapping[str, Any]) -> onnx.ModelProto:
     """Return the optimized model. The argument does not change."""
-    given = storage.model_in(model)
-    if isinstance(given, ir.Model):
-        given = storage.opened(given)
-    result: ir.Model | onnx.ModelProto = optimize(given, **options)
+    source = storage.model_in(model)
+    if isinstance(source, ir.Model):
+        source = storage.opened(source)
+    result: ir.Model | onnx.ModelProto = optimize(source, **options)
     if isinstance(result, onnx.ModelProto):
         return result
     return storage.to_proto(ir.external_data.load_to_model(result))

@@ -23,7 +23,7 @@ from onnxfold.support.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Progress = Callable[[str, int, int], None]
-"""Called with a stage, the work done and the total of the stage."""
+"""Called with the name of a stage, the work done and the total of the stage."""
 Positive = Annotated[int, 1]
 Size = Annotated[int, -1]
 """The size of a dimension. -1 does not change it."""
@@ -46,18 +46,23 @@ def checked(function: Function) -> Function:
         hints = hints_of(function)
         for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
             hint = hints.get(name, Any)
-            if type(value) not in _certain_types(hint):
-                for wrong in problems(name, value, hint):
-                    raise UsageError(wrong)
+            if type(value) not in _unconditional_types(hint):
+                for problem in problems(name, value, hint):
+                    raise UsageError(problem)
         return function(*args, **kwargs)
 
     keywords = _keywords(function)
-    listed = "".join(
+    texts = {} if keywords is None else entries(keywords)
+    keyword_section = "".join(
         textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
-        for name, text in ({} if keywords is None else entries(keywords)).items()
+        for name, text in texts.items()
     )
-    own = inspect.getdoc(function) or ""
-    call.__doc__ = re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.M)
+    call.__doc__ = re.sub(
+        r"^Args:\n(?:.+\n)*",
+        lambda args: args[0] + keyword_section,
+        inspect.getdoc(function) or "",
+        flags=re.MULTILINE,
+    )
     call.__signature__ = _signature(function)  # type: ignore[attr-defined]
     return typing.cast(Function, call)
 
@@ -68,58 +73,62 @@ def hints_of(owner: Any) -> dict[str, Any]:
 
     A name that is imported only for type checkers becomes a type variable, see `problems`.
     """
-    found = {} if (keywords := _keywords(owner)) is None else hints_of(keywords)
+    keywords = _keywords(owner)
+    hints = {} if keywords is None else dict(hints_of(keywords))
     for name, annotation in owner.__annotations__.items():
         module = getattr(annotation, "__forward_module__", None) or owner.__module__
         text = getattr(annotation, "__forward_arg__", annotation)
         if not text.startswith("Unpack["):
-            found = {**found, name: eval(text, {}, _Names(vars(sys.modules[module])))}
-    return found
+            hints[name] = eval(text, {}, _Names(vars(sys.modules[module])))
+    return hints
 
 
 class _Names(dict[str, Any]):
+    """The names of a module and the builtins. Other names are type variables."""
+
     def __missing__(self, name: str) -> Any:
         return getattr(builtins, name, None) or TypeVar(name)
 
 
 @functools.cache
-def _certain_types(hint: Any) -> Collection[object]:
+def _unconditional_types(hint: Any) -> Collection[object]:
     """Return the classes whose instances are valid regardless of their value."""
     inner = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
     return frozenset(inner) - _NUMBERS.keys()
 
 
-def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str]:
+def problems(name: str, value: Any, hint: Any, minimum: float = 0) -> Iterator[str]:
     """Yield the reasons why the value of an argument is invalid.
 
     A type variable represents a class of that name, which need not be imported. Numbers must be
-    finite and at least ``least``, which is the second argument of ``Annotated``.
+    finite and at least ``minimum``, which is the second argument of ``Annotated``.
     """
     kind = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if kind is Annotated:
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
-        wrong = ""
-        for each in inner:
-            if _is_a(value, each):
-                found = next(problems(name, value, each), "")
-                if not found:
+        first_problem = ""
+        for alternative in inner:
+            if _is_instance(value, alternative):
+                problem = next(problems(name, value, alternative), "")
+                if not problem:
                     return
-                wrong = wrong or found
-        yield wrong or _wrong_type(name, value, hint)
-    elif not _is_a(value, hint):
+                first_problem = first_problem or problem
+        yield first_problem or _wrong_type(name, value, hint)
+    elif not _is_instance(value, hint):
         yield _wrong_type(name, value, hint)
-    elif kind in _NUMBERS and not least <= value < math.inf:
-        yield f"{name} must be a finite number of at least {least}, got {value}"
+    elif kind in _NUMBERS and not minimum <= value < math.inf:
+        yield f"{name} must be a finite number of at least {minimum}, got {value}"
     elif isinstance(value, Mapping) and len(inner) == 2:
         for key, each in value.items():
             yield from problems(f"a name in {name}", key, inner[0])
             yield from problems(f"{name}[{key!r}]", each, inner[1])
     elif isinstance(value, Collection) and isinstance(kind, type) and inner:
-        of_each = inner if kind is tuple and ... not in inner else itertools.repeat(inner[0])
-        for k, (each, of_it) in enumerate(zip(value, of_each, strict=False)):
-            yield from problems(f"{name}[{k}]", each, of_it)
+        is_fixed_tuple = kind is tuple and ... not in inner
+        element_hints = inner if is_fixed_tuple else itertools.repeat(inner[0])
+        for k, (element, element_hint) in enumerate(zip(value, element_hints, strict=False)):
+            yield from problems(f"{name}[{k}]", element, element_hint)
 
 
 def _wrong_type(name: str, value: object, hint: Any) -> str:
@@ -140,14 +149,14 @@ def _text_of(hint: Any) -> str:
     return f"{name}[{', '.join(map(_text_of, inner))}]" if is_generic else name
 
 
-def _is_a(value: object, hint: Any) -> bool:
+def _is_instance(value: object, hint: Any) -> bool:
     """Return whether a value has a type, regardless of the types of its elements."""
     kind = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if kind is Any:
         return True
     if kind is Annotated:
-        return _is_a(value, inner[0])
+        return _is_instance(value, inner[0])
     if kind is typing.Literal:
         return (value, type(value)) in [(each, type(each)) for each in inner]
     if isinstance(kind, TypeVar):
@@ -163,38 +172,40 @@ def _is_a(value: object, hint: Any) -> bool:
 def entries(keywords: Any) -> dict[str, str]:
     """Return the documentation of the keys of a TypedDict, by name.
 
-    It is read from the section "Args:" of the docstrings of the TypedDict and of its bases, which
-    must be in the same module.
+    The texts are those of the section "Args:" in the docstrings of the TypedDict and its bases,
+    which must be in the same module.
     """
-    found = {}
+    texts = {}
     for each in filter(typing.is_typeddict, vars(sys.modules[keywords.__module__]).values()):
         _, _, section = (inspect.getdoc(each) or "").partition("\nArgs:\n")
         for entry in re.findall(r"^ {4}\w+: .*(?:\n {8}.*)*", section, re.MULTILINE):
             name, _, text = " ".join(entry.split()).partition(": ")
-            found[name] = text
-    return {name: text for name, text in found.items() if name in keywords.__annotations__}
+            texts[name] = text
+    return {name: text for name, text in texts.items() if name in keywords.__annotations__}
 
 
 def _keywords(function: Any) -> Any:
     """Return the TypedDict of the keywords of a function, or None if it is not imported."""
-    texts = [str(text) for text in function.__annotations__.values()]
-    names = [text[7:-1] for text in texts if text.startswith("Unpack[")]
-    return function.__globals__.get(names[0]) if names else None
+    for annotation in map(str, function.__annotations__.values()):
+        if annotation.startswith("Unpack["):
+            name = annotation.removeprefix("Unpack[").removesuffix("]")
+            return function.__globals__.get(name)
+    return None
 
 
 def _signature(function: Any) -> inspect.Signature:
     """Return the signature of a function with its keywords, for ``help`` and editors."""
-    own = inspect.signature(function)
+    signature = inspect.signature(function)
     keywords = _keywords(function)
     defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
     if defaults is None:  # the function has no options of onnxfold
-        return own
-    *parameters, rest = own.parameters.values()
+        return signature
+    *parameters, keyword_parameter = signature.parameters.values()
     for name, hint in keywords.__annotations__.items():
         default = getattr(defaults, name, _UNSET)
         annotation = getattr(hint, "__forward_arg__", hint)
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters.append(
-            rest.replace(name=name, kind=kind, default=default, annotation=annotation)
+            keyword_parameter.replace(name=name, kind=kind, default=default, annotation=annotation)
         )
-    return own.replace(parameters=parameters)
+    return signature.replace(parameters=parameters)

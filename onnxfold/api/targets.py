@@ -20,7 +20,7 @@ ENTRY_POINTS = "onnxfold.targets"
 
 @dataclass(frozen=True)
 class Target:
-    """A runtime for which the optimization may use ops that other runtimes do not have.
+    """A runtime for which the optimization may use ops that other runtimes lack.
 
     Attributes:
         name: The name, as in ``--target NAME`` and in ``@rule(target=NAME)``.
@@ -47,7 +47,7 @@ def target_names() -> list[str]:
 
 
 def target_of(target: str | Target) -> Target:
-    """Return the target of a name.
+    """Return the target with a name. A `Target` is returned unchanged.
 
     Raises:
         UsageError: No target has this name, or its package cannot be loaded.
@@ -58,10 +58,10 @@ def target_of(target: str | Target) -> Target:
         return ONNXRUNTIME
     for entry in metadata.entry_points(group=ENTRY_POINTS, name=target):
         try:
-            found = entry.load()
+            loaded = entry.load()
         except Exception as error:  # importing another package may raise any error
             raise UsageError(f"the target {target!r} cannot be loaded: {error}") from error
-        if not isinstance(found, Target):
+        if not isinstance(loaded, Target):
             raise UsageError(f"the target {target!r} is not an onnxfold.Target")
-        return found
+        return loaded
     raise UsageError(f"there is no target {target!r}{suggestion(target, target_names())}")

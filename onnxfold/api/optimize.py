@@ -40,9 +40,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-# The time that onnxruntime takes to load a model is quadratic in the number of nodes. With more
-# nodes than this, measuring the error takes longer than optimizing.
-_MAX_NODES_MEASURED = 100_000
+_MAX_MEASURED_NODES = 100_000
+"""Number of nodes of the largest model whose error is measured without a check.
+
+The time that onnxruntime takes to load a model is quadratic in the number of nodes. For larger
+models, measuring the error takes longer than optimizing.
+"""
 
 
 @overload
@@ -93,28 +96,28 @@ def optimize(
             onnxruntime's default session runs the model but not the result.
         OnnxFoldError: The model or an option is invalid.
     """
-    fold = options_of(options)
+    parsed = options_of(options)
     clock = _Clock()
     comparison = None
     with contextlib.ExitStack() as stack:
-        given = storage.model_in(model)
-        stack.enter_context(storage.explained(given))
-        is_in_memory = isinstance(given, ir.Model)
-        is_bounded = not is_in_memory or fold.max_growth is not None
-        original: Any = given
-        open_again = functools.partial(storage.opened, given)
+        source = storage.model_in(model)
+        stack.enter_context(storage.explained(source))
+        is_in_memory = isinstance(source, ir.Model)
+        is_bounded = not is_in_memory or parsed.max_growth is not None
+        original: Any = source
+        reopen = functools.partial(storage.opened, source)
         with clock.stage("load"):
-            if isinstance(given, ir.Model):
-                opened: Any = given
+            if isinstance(source, ir.Model):
+                opened: Any = source
                 storage.import_onnx_opset(opened)
                 put_in_order(opened)
-                if fold.seeds or is_bounded:
-                    original = storage.opened(given)
-                    open_again = functools.partial(_restored, given, original)
-                    stack.enter_context(_restored_on_error(given, original))
+                if parsed.seeds or is_bounded:
+                    original = storage.opened(source)
+                    reopen = functools.partial(_restore, source, original)
+                    stack.enter_context(_restored_on_error(source, original))
             else:
-                opened = _opened(given, fold)
-        if isinstance(given, onnx.ModelProto):
+                opened = _open_for_passes(source, parsed)
+        if isinstance(source, onnx.ModelProto):
             stack.enter_context(dismantled(opened))
         with clock.stage("fold"):
             if is_in_memory:
@@ -122,32 +125,32 @@ def optimize(
             else:
                 bytes_before = storage.model_bytes(opened)
             if is_bounded:
-                opened, result = run_bounded(opened, open_again, fold, bytes_before=bytes_before)
+                opened, result = run_bounded(opened, reopen, parsed, bytes_before=bytes_before)
             else:
-                result = run_passes(opened, fold, bytes_before=bytes_before)
-        if fold.seeds:
+                result = run_passes(opened, parsed, bytes_before=bytes_before)
+        if parsed.seeds:
             with clock.stage("check"), files.scratch_folder("check") as folder:
                 candidate = os.path.join(folder, "model.onnx")
                 storage.save(opened, candidate, fsync=False, plan=result.plan)
-                comparison = _check(original, opened, candidate, result, fold)
+                comparison = _check(original, opened, candidate, result, parsed)
         for warning in result.warnings:
             logger.warning("%s", warning)
         report = None
         if return_report:
-            report = _report(opened, result, clock, fold, comparison)
-            report.source = storage.path_of(given)
+            report = _report(opened, result, clock, parsed, comparison)
+            report.source = storage.path_of(source)
             report.bytes_before = bytes_before
             report.bytes_after = storage.planned(opened).size
-        made: Any = opened
-        if isinstance(given, onnx.ModelProto):
-            made = storage.to_proto(opened)
+        output: Any = opened
+        if isinstance(source, onnx.ModelProto):
+            output = storage.to_proto(opened)
             result.pool.close()
     if isinstance(model, storage.ONNXProgram):
         model.release()
-        made = model
+        output = model
     elif isinstance(model, bytes):
-        made = made.SerializeToString()
-    return (made, report) if return_report else made
+        output = output.SerializeToString()
+    return (output, report) if return_report else output
 
 
 @paused_garbage_collection()
@@ -203,41 +206,41 @@ def optimize_file(
             onnxruntime's default session runs the source but not the result.
         OnnxFoldError: The model or an option is invalid, or the result cannot be written.
     """
-    fold = options_of(options)
-    given = storage.model_in(source)
-    path = storage.path_of(given)
+    parsed = options_of(options)
+    original = storage.model_in(source)
+    path = storage.path_of(original)
     if report is not None:
         from onnxfold.tools.report.page.documents import Recording, check_destination, write_page
 
         check_destination(report, *([destination] if path is None else [path, destination]))
     clock = _Clock(progress)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(storage.explained(given))
+        stack.enter_context(storage.explained(original))
         with clock.stage("load"):
-            is_shown = report is not None or dump_ir is not None
-            model = storage.opened(given) if is_shown else _opened(given, fold)
+            is_recorded = report is not None or dump_ir is not None
+            model = storage.opened(original) if is_recorded else _open_for_passes(original, parsed)
             stack.enter_context(dismantled(model))
             storage.check_destination(model, destination)
             bytes_before = storage.model_bytes(model)
             stack.enter_context(storage.reading_from(model))
         observers: list[Observer] = []
         recording = None
-        if is_shown:
+        if is_recorded:
             with clock.stage("record"):
                 if dump_ir is not None:
                     from onnxfold.tools.dump import Dump
 
                     observers.append(Dump(dump_ir, model))
                 if report is not None:
-                    recording = Recording(model, fold)
+                    recording = Recording(model, parsed)
                     observers.append(recording)
-                    fold = replace(fold, explain=True)
+                    parsed = replace(parsed, explain=True)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
             model, result = run_bounded(
                 model,
-                lambda: storage.opened(given),
-                fold,
+                lambda: storage.opened(original),
+                parsed,
                 scratch_folder=folder,
                 bytes_before=bytes_before,
                 count_withheld=count_withheld or report is not None,
@@ -246,11 +249,11 @@ def optimize_file(
         beyond: dict[str, int] = {}
         if advise:
             with clock.stage("outlook"):
-                beyond = outlook(model, fold)
+                beyond = outlook(model, parsed)
         comparison = None
         total = sum(result.nodes_before.values())
-        is_checked = bool(fold.seeds or result.inexact)
-        if result.inexact and not fold.seeds and total > _MAX_NODES_MEASURED:
+        is_checked = bool(parsed.seeds or result.inexact)
+        if result.inexact and not parsed.seeds and total > _MAX_MEASURED_NODES:
             is_checked = False
             reason = f"onnxruntime takes long to load {total:,} nodes"
             result.warnings.append(
@@ -261,7 +264,7 @@ def optimize_file(
         def check(candidate: str) -> None:
             nonlocal comparison
             with clock.stage("check"):
-                comparison = _check(given, model, candidate, result, fold, is_saving=True)
+                comparison = _check(original, model, candidate, result, parsed, is_saving=True)
 
         with clock.stage("save"):
             saved = storage.save(
@@ -275,7 +278,7 @@ def optimize_file(
                 check=check if is_checked else None,
             )
         clock.stages["save"] -= clock.stages.get("check", 0)
-        summary = _report(model, result, clock, fold, comparison)
+        summary = _report(model, result, clock, parsed, comparison)
         summary.source = path
         summary.target = os.fspath(destination)
         summary.beyond = beyond
@@ -289,38 +292,38 @@ def optimize_file(
     return summary
 
 
-def _restored(given: ir.Model, original: ir.Model) -> ir.Model:
+def _restore(model: ir.Model, original: ir.Model) -> ir.Model:
     """Restore a model from its original, which does not change, and return the model."""
-    take_content(given, storage.opened(original))
-    return given
+    take_content(model, storage.opened(original))
+    return model
 
 
 @contextlib.contextmanager
-def _restored_on_error(given: ir.Model, original: ir.Model) -> Iterator[None]:
+def _restored_on_error(model: ir.Model, original: ir.Model) -> Iterator[None]:
     """Restore a model from its original if an error occurs in this context."""
     try:
         yield
     except BaseException:
-        take_content(given, original)
+        take_content(model, original)
         raise
 
 
-def _opened(given: ModelLike, fold: Options) -> ir.Model:
+def _open_for_passes(source: ModelLike, options: Options) -> ir.Model:
     """Open a model to run passes on.
 
     The passes of every level replace Constant nodes by initializers, and a third of the nodes of
-    most models are Constant nodes. They are replaced while the model is opened, which is faster,
-    unless options contain names of nodes or passes.
+    most models are Constant nodes. It is faster to replace them while the model is opened. This is
+    not possible if options contain names of nodes or passes.
     """
-    has_names = fold.passes is not None or fold.keep or fold.fold
-    opened = storage.opened(given, lift_constants=not has_names)
-    if isinstance(given, ir.Model):
+    has_names = options.passes is not None or options.keep or options.fold
+    opened = storage.opened(source, lift_constants=not has_names)
+    if isinstance(source, ir.Model):
         put_in_order(opened)
     return opened
 
 
 def _report(
-    model: ir.Model, result: Result, clock: _Clock, fold: Options, check: Comparison | None
+    model: ir.Model, result: Result, clock: _Clock, options: Options, check: Comparison | None
 ) -> Report:
     """Return the report of a run of the passes, without the paths and sizes of files."""
     kept = result.kept()
@@ -337,7 +340,7 @@ def _report(
         peak_rss_bytes=peak_rss_bytes(),
         stages=clock.stages,
         check=check,
-        precision=fold.precision,
+        precision=options.precision,
         warnings=result.warnings,
         assumptions=list(result.assumptions),
         rewrites=dict(result.rewrites.most_common()),
@@ -374,23 +377,23 @@ def plan(
     """
     from onnxfold.tools.forecast import Plan, predict
 
-    fold = options_of(options)
-    given = storage.model_in(source)
-    with paused_garbage_collection(), storage.explained(given):
-        model = _opened(given, fold)
+    parsed = options_of(options)
+    original = storage.model_in(source)
+    with paused_garbage_collection(), storage.explained(original):
+        model = _open_for_passes(original, parsed)
         bytes_before = storage.model_bytes(model)
         nodes = sum(nodes_before(model).values())
-        folding, run = first_folding(model, fold, bytes_before=bytes_before)
+        folding, run = first_folding(model, parsed, bytes_before=bytes_before)
         prediction = predict(
             model,
             folding.cut,
             run.pool,
-            fold,
+            parsed,
             bytes_before=bytes_before,
             share_weights=share_weights,
-            check=fold.seeds > 0,
+            check=parsed.seeds > 0,
         )
-    name = storage.path_of(given) or "a model in memory"
+    name = storage.path_of(original) or "a model in memory"
     decisions = [decision for _, decision in folding.decisions]
     return Plan(name, nodes, len(folding.cut.removed), prediction, decisions)
 
@@ -418,15 +421,16 @@ def _check(
     # the `dims` of `compare` are the `check_dims` of an optimization, whose `dims` fix sizes
     with spelled({"dims": option("check_dims")}):
         try:
-            given = with_sizes(source, options)
-            graph = None  # messages name no Constant node, so reading can replace them
-            if isinstance(given, str | os.PathLike):
-                graph = storage.load(given, lift_constants=True)
-            original = Subject(given, storage.path_of(source) or "the original", graph)
-            with original, Subject(candidate, candidate, model) as second:
+            fixed = with_sizes(source, options)
+            graph = None
+            if isinstance(fixed, str | os.PathLike):
+                # messages do not name Constant nodes, so reading can replace them
+                graph = storage.load(fixed, lift_constants=True)
+            original = Subject(fixed, storage.path_of(source) or "the original", graph)
+            with original, Subject(candidate, candidate, model) as optimized:
                 comparison = compare_opened(
                     original,
-                    second,
+                    optimized,
                     tolerance,
                     max(1, options.seeds),
                     options.feeds,
@@ -441,12 +445,12 @@ def _check(
             result.warnings.append(f"the error of the inexact rules was not measured: {error}")
             return None
     if not comparison.passed:
-        verdict = [check_line(comparison), *comparison.problems]
+        findings = [check_line(comparison), *comparison.problems]
         if not options.seeds:
-            verdict.append(f"the inexact rules applied are {', '.join(result.inexact)}")
+            findings.append(f"the inexact rules applied are {', '.join(result.inexact)}")
         elif is_saving:
-            verdict.append("nothing was written")
-        reason = f"the optimized model is {'; '.join(verdict)}"
+            findings.append("nothing was written")
+        reason = f"the optimized model is {'; '.join(findings)}"
         if options.seeds:
             raise CheckFailedError(reason, file=storage.path_of(source))
         remedy = f"use {option('check')} to reject such a result, or level 1 to apply no such rule"
@@ -454,11 +458,11 @@ def _check(
     if options.seeds and comparison.default_session is None:
         result.warnings.append(comparison.notes[-1])
     if comparison.default_session is not None:
-        _judge_default_session(comparison.default_session, source, result, is_saving=is_saving)
+        _check_default_session(comparison.default_session, source, result, is_saving=is_saving)
     return comparison
 
 
-def _judge_default_session(
+def _check_default_session(
     comparison: Comparison, source: ModelLike, result: Result, *, is_saving: bool
 ) -> None:
     """Raise an error if onnxruntime's default session runs the source but not the result.
@@ -469,19 +473,21 @@ def _judge_default_session(
     """
     if comparison.passed:
         return
-    where = "onnxruntime's default session"
+    session = "onnxruntime's default session"
     if comparison.problems:
-        parts = [f"the optimized model (b) does not run in {where}, but the original (a) does"]
-        parts += comparison.problems
+        findings = [f"the optimized model (b) does not run in {session}, but the original (a) does"]
+        findings += comparison.problems
         if is_saving:
-            parts.append("nothing was written")
-        raise CheckFailedError("; ".join(parts), file=storage.path_of(source))
-    worst = max(output.error for output in comparison.outputs if not output.within)
-    own = comparison.own_error or 0.0
-    if worst > own:
-        difference = f"differs by {worst:.3g} from the original in {where}"
-        own_difference = f"the original differs by {own:.3g} between this session and node by node"
-        result.warnings.append(f"the optimized model {difference}; {own_difference}")
+            findings.append("nothing was written")
+        raise CheckFailedError("; ".join(findings), file=storage.path_of(source))
+    error = max(output.error for output in comparison.outputs if not output.within)
+    own_error = comparison.own_error or 0.0
+    if error <= own_error:
+        return
+    result.warnings.append(
+        f"the optimized model differs by {error:.3g} from the original in {session}; "
+        f"the original differs by {own_error:.3g} between this session and node by node"
+    )
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:

@@ -24,6 +24,9 @@ Level = Literal[0, 1, 2]
 Precision = Literal["exact", "wide"]
 FoldAt = Literal["compile", "runtime"]
 
+_MIN_GROWTH = 64 * 1024
+"""Bytes by which a model of any size may grow by default."""
+
 
 class OptionArguments(TypedDict, total=False):
     """The options of an optimization.
@@ -185,29 +188,30 @@ class Options:
         """Return the bytes by which a model of ``size`` bytes may grow."""
         if self.max_growth is not None:
             return self.max_growth
-        return max(1 << 16, size // 100)
+        return max(_MIN_GROWTH, size // 100)
 
-    def doubtful(self, model: ir.Model) -> list[str]:
-        """Return a warning for each option that has no effect on a model or is ambiguous."""
+    def warnings_for(self, model: ir.Model) -> list[str]:
+        """Return a warning for each ``keep`` and ``fold`` without effect or with two meanings."""
         from onnxfold.ir.graphs import all_graphs, count_nodes
 
-        found: list[str] = []
+        warnings: list[str] = []
         if not self.keep and not self.fold:
-            return found
+            return warnings
         ops = count_nodes(model)
         names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
         for argument, globs in (("keep", self.keep), ("fold", self.fold)):
             for glob in globs:
                 is_name = glob in names or any(fnmatch.fnmatchcase(name, glob) for name in names)
+                subject = f"{option(argument)} {glob!r}"
                 if is_name and glob in ops:
                     reason = "is an op type and the name of a value; it applies to both"
-                    found.append(f"{option(argument)} {glob!r} {reason}")
+                    warnings.append(f"{subject} {reason}")
                 elif not is_name and glob not in ops:
-                    known = [*ops, *names]
-                    near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
-                    subject = f"{option(argument)} {glob!r}"
-                    found.append(f"{subject} matches no op type and no value{near}")
-        return found
+                    candidates = [*ops, *names]
+                    is_pattern = bool(set("*?[") & set(glob))
+                    hint = "" if is_pattern or not candidates else suggestion(glob, candidates)
+                    warnings.append(f"{subject} matches no op type and no value{hint}")
+        return warnings
 
     def keeps(self, value: ir.Value) -> bool:
         """Return whether ``keep`` matches a value, so that its node must not be folded."""
@@ -221,15 +225,16 @@ class Options:
         """Return all rule sets: built-in ones, those of other packages, and ``rules``."""
         from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
-        of_target = () if self.target is None else self.target.rules
-        listed = (*of_target, *self.rules)
-        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in listed)
-        return [*available_rule_sets(), *given]
+        target_rules = () if self.target is None else self.target.rules
+        sets = [*available_rule_sets()]
+        for rules in (*target_rules, *self.rules):
+            sets.append(rules if isinstance(rules, RuleSet) else load_rules(rules))
+        return sets
 
     def load_ops(self) -> None:
         """Register the definitions of custom ops."""
-        of_target = () if self.target is None else self.target.ops
-        sources = (*of_target, *self.ops)
+        target_ops = () if self.target is None else self.target.ops
+        sources = (*target_ops, *self.ops)
         if not sources:
             return
         from onnxfold.ops import load_ops
@@ -246,9 +251,9 @@ class Options:
     @property
     def tolerance(self) -> dict[str, float] | None:
         """The tolerances as keywords of `onnxfold.compare`, or None if all are None."""
-        given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
-        found = {name: value for name, value in given.items() if value is not None}
-        return found or None
+        options = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
+        tolerances = {name: value for name, value in options.items() if value is not None}
+        return tolerances or None
 
 
 def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
@@ -276,34 +281,38 @@ def named_shape(text: str) -> tuple[str, list[int]]:
     """Parse the name and shape of an input, such as x:1,3,224,224. -1 does not change a size."""
     name, _, sizes = text.rpartition(":")
     parts = sizes.split(",") if sizes else []
-    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
+    if not name or not all(part.strip() == "-1" or part.strip().isdecimal() for part in parts):
         raise UsageError(f"{text!r} is not of the form x:1,3,224,224")
     return name, [int(part) for part in parts]
 
 
 def options_of(
-    given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
+    arguments: Mapping[str, Any], declaration: type[OptionArguments] = CheckedOptionArguments
 ) -> Options:
     """Create options from keywords.
+
+    Args:
+        arguments: The values, by name.
+        declaration: The type that declares the names.
 
     Raises:
         UsageError: A name is unknown, or a value is invalid.
     """
-    known = declared.__annotations__
-    for name in given:
-        if name not in known:
-            raise UsageError(f"unknown option {name!r}{suggestion(name, known)}")
-    shapes = given.get("input_shapes") or {}
+    declared = declaration.__annotations__
+    for name in arguments:
+        if name not in declared:
+            raise UsageError(f"unknown option {name!r}{suggestion(name, declared)}")
+    shapes = arguments.get("input_shapes") or {}
     is_named = isinstance(shapes, Mapping)
     values = {
-        **given,
-        "max_growth": byte_size(given.get("max_growth")),
-        "memory_limit": byte_size(given.get("memory_limit")),
+        **arguments,
+        "max_growth": byte_size(arguments.get("max_growth")),
+        "memory_limit": byte_size(arguments.get("memory_limit")),
         "input_shapes": shapes if is_named else dict(map(named_shape, shapes)),
     }
     if values["memory_limit"] == 0:
         raise UsageError(f"{option('memory_limit')} must be positive, got 0")
-    target = given.get("target")
+    target = arguments.get("target")
     if target is not None and values.setdefault("level", 2) < 2:
         raise UsageError(f"the target {target} requires level 2, got level {values['level']}")
     return Options(**values)

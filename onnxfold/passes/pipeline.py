@@ -134,7 +134,9 @@ def run_passes(
     make_node_names_unique(model)  # editing keeps them unique
     is_lifted = storage.LIFTED_KEY in model.meta
     run.result.nodes_before = nodes_before(model)
-    run.result.warnings += options.doubtful(model) + _unknown_ops(run.result.nodes_before, model)
+    run.result.warnings += options.warnings_for(model) + _unknown_ops(
+        run.result.nodes_before, model
+    )
     if options.passes is None:
         if not options.keep_metadata:
             create("debugging-metadata", options, run=run)(model)
@@ -182,7 +184,7 @@ def first_folding(
         raise UsageError(f"{name} does not contain constant-propagation, which a plan requires")
     if options.enable or options.disable or options.rules:
         Simplify(options=options)  # raises an error for unknown names of rules
-    for warning in options.doubtful(model):
+    for warning in options.warnings_for(model):
         logger.warning("%s", warning)
     separate_initializers(model)
     functions = model.functions.values()

@@ -88,7 +88,7 @@ def test_withheld_rules_are_those_that_level_2_applies(tmp_path):
 
 
 def test_level_2_measures_no_large_model_without_a_check(run, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("onnxfold.api.optimize._MAX_NODES_MEASURED", 4)  # the model has 5 nodes
+    monkeypatch.setattr("onnxfold.api.optimize._MAX_MEASURED_NODES", 4)  # the model has 5 nodes
     result = run("optimize", model, "-O2", "-o", tmp_path / "o.onnx", "--json")
     assert ops(tmp_path / "o.onnx") == ["Relu"]
     document = json.loads(result.out)

@@ -1,1 +1,1 @@
-"""Runtime constants: split a model by constness and run the parts."""
+"""Runtime constants: split a model by constness, and run both parts."""

@@ -1,1 +1,1 @@
-"""Split models: their manifest, their folder on the disk, and sessions on their parts."""
+"""Bundles: the manifest of a split model, its files, and sessions on its parts."""

@@ -1,4 +1,4 @@
-"""The manifest, which describes a split model, and its JSON form."""
+"""The manifest of a split model, and its JSON form."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
-"""A folder with committed files of a bundle that are not moved yet, see `bundle.py`."""
+"""A folder with files of a new bundle that are committed but not moved yet, see `bundle.py`."""
 
 _MAX_TIME_RATIO = 1.05
-"""Maximum time of a kernel, as a multiple of onnxruntime's, that does not count as slower.
+"""Maximum time of a kernel relative to onnxruntime at which the kernel does not count as slower.
 
-A kernel that is as fast as onnxruntime has an advantage that its timing does not show: it allocates
-no memory.
+A kernel of equal speed has an advantage that is not measured: it allocates no memory.
 """
 
 _MAX_DISTURBANCE = 8.0
@@ -40,26 +39,26 @@ _MAX_DISTURBANCE = 8.0
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor that the caller, runtime_fold and entry exchange."""
+    """The name and type of a tensor that is passed between the caller, runtime_fold and entry."""
 
     name: str
     dtype: str
-    """The name in ONNX in lower case, such as "float", "int64" or "bfloat16"."""
+    """The ONNX name of the dtype in lower case, such as "float", "int64" or "bfloat16"."""
     shape: list[int | str | None] | None = None
     nominal_bytes: int | None = None
-    """The size at nominal sizes of symbolic dimensions."""
+    """Size in bytes at nominal sizes of symbolic dimensions."""
     optional: bool = False
-    """Whether it has a default value."""
+    """Whether the tensor is an input with a default value."""
     rows: int | None = None
-    """For indices, the number of rows: indices are from -rows to rows - 1."""
+    """For a tensor of indices, the number of rows. Indices are from -rows to rows - 1."""
 
     def takes(self, shape: Sequence[int]) -> bool:
         """Return whether a shape is allowed."""
         if self.shape is None:
             return True
         pairs = zip(self.shape, shape, strict=False)
-        same = all(not isinstance(dim, int) or dim == size for dim, size in pairs)
-        return same and len(self.shape) == len(shape)
+        is_equal = all(not isinstance(dim, int) or dim == size for dim, size in pairs)
+        return is_equal and len(self.shape) == len(shape)
 
     def __str__(self) -> str:
         from onnxfold.ir.graphs import shaped
@@ -69,20 +68,20 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Weight:
-    """A runtime constant that is a weight of the file."""
+    """A runtime constant that is a weight of the model."""
 
     name: str
     parameter: str | None
-    """The name in PyTorch, if known, such as "layers.0.q_proj.lora_A.default.weight"."""
+    """The name in PyTorch, such as "layers.0.q_proj.lora_A.default.weight". None if unknown."""
     transposed: bool = False
     """Whether the weight is the transpose of the parameter in PyTorch."""
     scale: float | None = None
-    """For the second factor of an adapter: the factor by which the product is scaled."""
+    """For the second matrix of an adapter, the factor by which the product is scaled."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Folded tensors that depend on the same runtime constants, and so change together."""
+    """Folded tensors that depend on the same runtime constants, and therefore change together."""
 
     constants: list[str]
     outputs: list[str]
@@ -93,7 +92,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel that a backend compiled for a component, or the reason why it did not."""
+    """The kernel that a backend compiled for a component, or the reason why there is none."""
 
     backend: str
     outputs: list[str]
@@ -101,33 +100,34 @@ class Kernel:
     weights: list[str] = field(default_factory=list)
     """Initializers of runtime_fold that are the last inputs of the kernel."""
     file: str | None = None
-    """The path in the bundle; None without a kernel, see ``reason``."""
+    """The path of the kernel in the bundle. None if there is no kernel, see ``reason``."""
     function: str = ""
     dtypes: list[str] = field(default_factory=list)
-    """The names in NumPy of the dtypes of the outputs."""
+    """NumPy names of the dtypes of the outputs."""
     key: dict[str, str] = field(default_factory=dict)
     """The source and target of the kernel: hash of the graph, versions, CPU and flags."""
     reason: str | None = None
+    """The reason why there is no kernel."""
     max_error: float | None = None
     """Largest difference from onnxruntime in the one-time check, as a multiple of the tolerance."""
     beside: list[str] = field(default_factory=list)
     """Files in the same folder that the kernel reads."""
     seconds: float | None = None
-    """The minimum wall time of several runs, in seconds."""
+    """Minimum wall time of several runs of the kernel, in seconds."""
     onnxruntime_seconds: float | None = None
-    """The same for onnxruntime. Its runs and the runs of the kernel alternate."""
+    """Minimum wall time of onnxruntime, in seconds. Its runs alternate with those of the kernel."""
     cpu_seconds: float | None = None
-    """The minimum CPU time of the kernel's runs in seconds, including all threads."""
+    """Minimum CPU time of the runs of the kernel in seconds, including all threads."""
     onnxruntime_cpu_seconds: float | None = None
-    """The same for onnxruntime."""
+    """Minimum CPU time of the runs of onnxruntime in seconds, including all threads."""
     timed_at: list[list[int]] | None = None
     """The shapes of the inputs in these runs."""
     hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of its files by name. Other files are not loaded."""
+    """SHA-256 of the files of the kernel by name. Other files are not loaded."""
     takes: list[TensorInfo] = field(default_factory=list)
-    """The types of its inputs; symbolic dimensions of the same name must be equal."""
+    """The types of the inputs. Symbolic dimensions with the same name must be equal."""
     memory: list[list[int | str]] = field(default_factory=list)
-    """The bytes of all its values, as a sum of products of numbers and symbolic dimensions."""
+    """Bytes of all values, as a sum of products of numbers and symbolic dimensions."""
 
     def __post_init__(self) -> None:
         for name in (self.file, *self.beside):
@@ -142,7 +142,7 @@ class Kernel:
 
     @property
     def cpu(self) -> str:
-        """The CPU that it requires, see `onnxfold.runtime.backends.targets`; "" for any."""
+        """The required CPU, see `onnxfold.runtime.backends.targets`. "" means any CPU."""
         return self.key.get("cpu", "")
 
     @property
@@ -150,8 +150,8 @@ class Kernel:
         """Whether onnxruntime is faster by more than the noise of timing.
 
         On a busy machine, the wall time of a kernel with threads includes the time in which its
-        threads wait for a core. So the CPU time must be longer, too, unless the wall times differ
-        by a large factor.
+        threads wait for a core. Therefore, the CPU time must also be longer, unless the wall times
+        differ by a large factor.
         """
         if not self.seconds or not self.onnxruntime_seconds:
             return False
@@ -165,7 +165,7 @@ class Kernel:
 
     @property
     def files(self) -> list[str]:
-        """All its files; empty if there is no kernel."""
+        """The files of the kernel. The list is empty if there is no kernel."""
         return [] if self.file is None else [self.file, *self.beside]
 
 
@@ -178,16 +178,16 @@ class Merge:
 
     value: str
     nbytes: int
-    """Nominal bytes that it caches for each setting of the runtime constants."""
+    """Nominal bytes that the merge caches for each setting of the runtime constants."""
     nodes: int
-    """Nodes that entry does not run after the merge."""
+    """Number of nodes that entry does not run after the merge."""
     reason: str | None = None
-    """The reason why it was not merged; None if it was."""
+    """The reason why the merge was not applied. None if it was applied."""
 
 
 @dataclass(frozen=True)
 class StayingNode:
-    """A node in entry that depends on runtime constants only, with the reason."""
+    """A node that remains in entry although it depends on runtime constants only."""
 
     node: str
     op: str
@@ -200,16 +200,16 @@ class Manifest:
 
     Attributes:
         runtime_constants: Inputs and weights of the original model that do not change in many runs.
-        weights: The weights among them.
-        ranks: The sizes in the file of the ranks of adapters, by the names of the dimensions. The
-            ranks are dynamic dimensions of weights.
+        weights: The runtime constants that are weights.
+        ranks: The ranks of the adapters in the model, by the names of the dimensions. The ranks are
+            dynamic dimensions of weights.
         merges: The merges of runtime constants with other constants that were or could be applied.
         inputs: Names of the inputs of the original model, in order.
-        outputs: Names of its outputs, in order.
+        outputs: Names of the outputs of the original model, in order.
         entry_inputs: Names of entry's inputs, including cached tensors.
         cached: Outputs of runtime_fold that are inputs of entry.
-        groups: The same outputs, grouped by the runtime constants that they depend on.
-        nodes: Numbers of nodes of the original, of entry and of runtime_fold.
+        groups: The same outputs, grouped by the runtime constants on which they depend.
+        nodes: Numbers of nodes of the original model, of entry and of runtime_fold.
         kernels: Compiled parts of runtime_fold: one kernel of each component for each target CPU.
         stays: The nodes that remain in entry although they depend on runtime constants only, with
             the reasons.
@@ -237,7 +237,7 @@ class Manifest:
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the cached tensors at nominal sizes."""
+        """Size of the cached tensors in bytes, at nominal sizes."""
         return sum(info.nominal_bytes or 0 for info in self.cached)
 
     @property

@@ -1,1 +1,1 @@
-"""Sessions that run a split model like `onnxruntime.InferenceSession`, and the fold cache."""
+"""Sessions that run a split model like `onnxruntime.InferenceSession`, and their cache."""

@@ -1,7 +1,8 @@
-"""Estimate the share of a model's work that depends on a set of its inputs only.
+"""Estimate the share of a model's work that depends only on a set of its inputs.
 
-A forward dataflow computes the set of inputs that each value depends on. Work is added up by these
-sets, so the work that a set of inputs would save is the sum over its subsets.
+A forward dataflow analysis computes the set of inputs on which each value depends. The work of the
+nodes is added up by these sets. The work that holding a set constant saves is the sum over all its
+subsets.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from onnxfold.ir.graphs import captured_values, has_references, is_constant_node
 from onnxfold.tools.comparison.dims import is_batch, symbols_of
 
 MIN_SHARE = 0.05
-"""Minimum share of a run's work that inputs worth holding constant save. Below it, comparing the
-inputs and feeding the folded tensors may take as long as the saved work."""
+"""Minimum share of a run's work that worthwhile inputs save.
+
+With a smaller share, comparing the inputs and feeding the folded tensors may take as long as the
+saved work.
+"""
 
 _MAX_SETS = 12
-"""Maximum number of examined sets of inputs, the smallest first: each requires one pass of shape
-inference. The caches of a language model are many inputs, and their sets are never worthwhile."""
+"""Maximum number of sets of inputs that are examined, starting with the smallest sets.
 
-_ONE = 1
-"""Size of a dimension that only varying inputs have: a decoder may run one token at a time."""
+Each set requires one pass of shape inference. The caches of a language model are many inputs, and
+sets of them are never worthwhile.
+"""
+
+_VARYING_SIZE = 1
+"""Assumed size of batches, and of dimensions that only varying inputs have. For example, a decoder
+may run one token at a time."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +44,9 @@ class WorthwhileInputs:
 
     Attributes:
         names: The names of the inputs, in the order of the model.
-        share: The share of a run's work that depends on these inputs only, from 0 to 1. Batches and
-            dynamic dimensions that none of these inputs has count as 1, all others as
-            `onnxfold.analysis.costs.NOMINAL`.
+        share: The share of a run's work that depends only on these inputs, from 0 to 1. The assumed
+            size is 1 for batches and for dynamic dimensions that only other inputs have, and
+            `onnxfold.analysis.costs.NOMINAL` for all other dynamic dimensions.
     """
 
     names: tuple[str, ...]
@@ -46,9 +54,9 @@ class WorthwhileInputs:
 
 
 class InputDependence:
-    """The set of inputs that the nodes of a sorted main graph depend on.
+    """The sets of inputs on which the nodes of a sorted main graph depend.
 
-    Nodes that cannot be folded, such as random ones, depend on all inputs.
+    Nodes that cannot be folded, such as random ops, count as dependent on all inputs.
     """
 
     def __init__(self, facts: ModelFacts) -> None:
@@ -60,14 +68,14 @@ class InputDependence:
         optional = graph.initializers
         self._required = sum(b for v, b in self._bits.items() if v.name not in optional)
         self._sets: dict[ir.Node, int] = {}
-        """The inputs that each node depends on, as bits. Constant nodes are not included."""
+        """The inputs on which each node depends, as bits. Constant nodes are not included."""
         self._find_sets()
 
     def worthwhile(self) -> list[WorthwhileInputs]:
-        """Return the sets of inputs that are worth holding constant, the largest share first.
+        """Return the sets of inputs that are worth holding constant, by descending share.
 
-        A set that contains another one saves at least `MIN_SHARE` more. No set contains all inputs
-        without a default value: the whole model would be constant.
+        A set that contains another set saves at least `MIN_SHARE` more. No set contains all inputs
+        without a default value, because the whole model would then be constant.
         """
         work = self._work_by_set({})
         candidates = [bits for bits in work if self._required & ~bits]
@@ -86,7 +94,7 @@ class InputDependence:
 
     def _find_sets(self) -> None:
         constness = self._facts.constness
-        # All inputs count as runtime constants, so a variable result means that it is not folded.
+        # With all inputs as runtime constants, a result is variable only if it cannot be folded.
         foldable = ModelFacts(self._facts.model, runtime_constants=self._inputs).constness
         by_value: dict[ir.Value, int] = dict(self._bits)
         for node in self._facts.model.graph:
@@ -110,21 +118,21 @@ class InputDependence:
 
     def _sizes_for(self, bits: int) -> dict[str, int]:
         """Return the size 1 for batches, and for dimensions that no input of a set has."""
-        own: set[str] = set()
-        others: set[str] = set()
+        in_set: set[str] = set()
+        in_others: set[str] = set()
         for value, bit in self._bits.items():
-            names = own if bit & bits else others
+            names = in_set if bit & bits else in_others
             names.update(symbols_of([value]))
-        batches = {name for name in own if is_batch(name)}
-        return dict.fromkeys(others - own | batches, _ONE)
+        batches = {name for name in in_set if is_batch(name)}
+        return dict.fromkeys(in_others - in_set | batches, _VARYING_SIZE)
 
     def _names(self, bits: int) -> tuple[str, ...]:
         return tuple(value.name or "" for value, bit in self._bits.items() if bit & bits)
 
 
 def _saved(work: Mapping[int, float], bits: int) -> float:
-    """Return the work of the nodes that depend on a set of inputs only."""
-    return sum(amount for own, amount in work.items() if own & ~bits == 0)
+    """Return the work of the nodes that depend only on a set of inputs."""
+    return sum(amount for subset, amount in work.items() if subset & ~bits == 0)
 
 
 def work_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> float:

@@ -1,4 +1,4 @@
-"""Write HTML pages from JSON-ready documents, with the templates and libraries of ``assets/``."""
+"""Write HTML pages from JSON-ready documents, with the template and libraries in ``assets/``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
     """Write the page of a comparison of two files, with both graphs.
 
     Args:
-        comparison: The comparison; ``a`` and ``b`` are the paths of the models.
+        comparison: The comparison. Its ``a`` and ``b`` are the paths of the models.
         path: The file to write. Only the page's data is written if its name ends in .json.
 
     Raises:
@@ -101,7 +101,7 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
         fold = storage.load(bundle.runtime_fold)
         models["runtime_fold"] = fold
         parts.insert(0, Skeleton(fold, "runtime_fold: once", fold.graph.inputs))
-    bytes_of = {part: storage.model_bytes(each) for part, each in models.items()}
+    bytes_of = {part: storage.model_bytes(part_model) for part, part_model in models.items()}
     reasons = {(stay.node, stay.op): stay.reason for stay in manifest.stays}
     runs = {part.name_of(node): part.title for part in parts for node in part.nodes}
     for node in original.nodes:
@@ -119,25 +119,25 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
     write_page(path, "split", os.fspath(source), str(bundle.folder), document)
 
 
-def check_destination(path: PathLike, *others: PathLike) -> None:
+def check_destination(path: PathLike, *other_files: PathLike) -> None:
     """Check before a run that its page can be written.
 
     Args:
         path: The file of the page.
-        others: The other files of the run, which the page must not replace.
+        other_files: The other files of the run, which the page must not replace.
 
     Raises:
-        UsageError: The name does not end in .html or .json, the path is one of ``others``, or the
-            folder is missing or read-only.
+        UsageError: The name does not end in .html or .json, the path is one of ``other_files``, or
+            the folder is missing or read-only.
     """
     name = os.fspath(path)
-    if not name.lower().endswith((".html", ".json")):  # a typing error must not overwrite a model
+    if not name.lower().endswith((".html", ".json")):  # a typo must not replace a model
         raise UsageError("the report's name must end in .html or .json", file=name)
     real = real_target(name)
     if not os.access(os.path.dirname(real), os.W_OK):
         raise UsageError("cannot be written: its folder is read-only", file=name)
-    for other in others:
-        if real == os.path.realpath(other):
+    for other_file in other_files:
+        if real == os.path.realpath(other_file):
             reason = "the report would replace a model of this run; give another name"
             raise UsageError(reason, file=name)
 
@@ -171,11 +171,11 @@ def write_page(
 
 
 def _html_of(data: str) -> str:
-    # In a script element, only these characters could end the data or start a comment.
+    # In a script element, only these characters can end the data or start a comment.
     escaped = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-    pieces = _asset("page.html").split("%%")  # every second piece is the name of an asset
-    pieces[1::2] = (escaped if name == "DATA" else _asset(name) for name in pieces[1::2])
-    return "".join(pieces)
+    parts = _asset("page.html").split("%%")  # every second part is the name of an asset
+    parts[1::2] = (escaped if name == "DATA" else _asset(name) for name in parts[1::2])
+    return "".join(parts)
 
 
 def _asset(name: str) -> str:
@@ -186,8 +186,8 @@ def _asset(name: str) -> str:
 class Recording:
     """An `onnxfold.passes.context.Observer` that records a run for its page.
 
-    It keeps the names and types of the original model. It references nodes only until a pass
-    removes them.
+    The recording keeps the names and types of the original model. It references a node only until a
+    pass removes the node.
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
@@ -216,7 +216,7 @@ class Recording:
         """Record the live bytes of the pool."""
         self._live = nbytes
         self._peak_live = max(self._peak_live, nbytes)
-        # Without freeing, buffers that are not results of nodes would be held as well.
+        # Without freeing, buffers that are not results of nodes would also remain in memory.
         unfreed = max(self._peak_live, self._all_results)
         self._events.extend((time.perf_counter() - self._start, nbytes, unfreed))
 
@@ -231,7 +231,7 @@ class Recording:
 
     def passed(self, name: str, model: ir.Model) -> None:
         """Record the nodes that a pass has removed."""
-        if model is not self._model:  # the run has started again at a lower level
+        if model is not self._model:  # the run has restarted at a lower level
             self._begin(model)
         removed = [index for index, node in self._remaining.items() if node.graph is None]
         for index in removed:
@@ -315,7 +315,7 @@ class Recording:
         ]
 
     def _memory_points(self) -> list[tuple[float, int, int]]:
-        """Return the points of the chart; if there are many, each has the peak of a group."""
+        """Return the points of the chart. If there are many, a point has the peak of a group."""
         events = np.array(self._events).reshape(-1, 3)
         size = -(-len(events) // _MAX_POINTS) or 1
         groups = (events[k : k + size] for k in range(0, len(events), size))
@@ -323,11 +323,11 @@ class Recording:
 
 
 def _run_of(report: Report) -> dict[str, Any]:
-    """Return the report without decisions and places, which the nodes and rules contain."""
+    """Return the report without the decisions and places, which are with the nodes and rules."""
     run = report.to_dict()
     del run["decisions"], run["places"]
     keys = ("value", "op_type", "graph", "reason")
-    run["kept"] = [{k: short(str(n[k])) for k in keys} for n in run["kept"][:_MAX_KEPT]]
+    run["kept"] = [{k: short(str(node[k])) for k in keys} for node in run["kept"][:_MAX_KEPT]]
     run["kept_left_out"] = max(0, len(report.kept) - _MAX_KEPT)
     rounded = [[short(value), short(reason)] for value, reason in report.rounded.items()]
     run["rounded"] = rounded[:_MAX_ROUNDED]
@@ -336,7 +336,7 @@ def _run_of(report: Report) -> dict[str, Any]:
 
 
 def _add_decision(node: dict[str, Any], decision: Decision) -> None:
-    node["decision"] = "folded" if decision.folded else "stays"
+    node["decision"] = "folded" if decision.folded else "kept"
     node["why"] = short(decision.reason)
     sizes = {key: getattr(decision, key) for key in ("bytes_if_folded", "bytes_if_kept")}
     node.update((key, size) for key, size in sizes.items() if size is not None)

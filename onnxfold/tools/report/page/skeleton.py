@@ -39,9 +39,9 @@ class Skeleton:
         modules: Paths of modules, each a list of names from the outermost module to the innermost.
         values: Name, type, and "input", "weight" or "result" of each value. A weight also has its
             range and first elements.
-        nodes: `op`, `name`, `constness` and `attributes` of each node, and indices: `scope`,
-            `module`, and of values `inputs`, `outputs` and `bodies` (the results of its
-            subgraphs). The other keys are added after a run.
+        nodes: For each node, `op`, `name`, `constness` and `attributes`, the indices `scope` and
+            `module`, and lists of indices of values: `inputs`, `outputs` and `bodies` (the results
+            of its subgraphs). The other keys are added after a run.
         outputs: Indices of the graph outputs in `values`.
         total: The number of nodes of the model.
         drawn: The nodes of the model that are in `nodes`.
@@ -89,13 +89,13 @@ class Skeleton:
         return self.values[node["outputs"][0]][0] if node["outputs"] else ""
 
     def forget_model(self) -> dict[int, ir.Node]:
-        """Drop the model but not its names and types; return the drawn nodes by index."""
+        """Drop the model but not its names and types, and return the drawn nodes by index."""
         nodes = dict(enumerate(self.drawn))
         del self.drawn, self.constness, self._facts, self._index
         return nodes
 
     def _graph(self, graph: ir.Graph, scope: str) -> None:
-        number = len(self.scopes)
+        scope_index = len(self.scopes)
         self.scopes.append(short(scope))
         for node in graph:
             bodies = []
@@ -113,8 +113,8 @@ class Skeleton:
                 "outputs": [self._value(value) for value in node.outputs if value.name],
                 "constness": _CONSTNESS_TEXTS[self._facts.level_of(node)],
             }
-            if number:
-                entry["scope"] = number
+            if scope_index:
+                entry["scope"] = scope_index
             if bodies:
                 entry["bodies"] = bodies
             module = module_of(node)
@@ -166,13 +166,14 @@ class Skeleton:
         array = tensor.numpy().reshape(-1)[: tensor.size if is_small else _SHOWN_ELEMENTS]
         self._readable_bytes -= array.nbytes
         numbers = array if is_integer else array.astype(np.float64)
-        form = "{}" if is_integer else "{:.4g}"
-        first = ", ".join(map(form.format, numbers[:_SHOWN_ELEMENTS]))
+        number_format = "{}" if is_integer else "{:.4g}"
+        first = ", ".join(map(number_format.format, numbers[:_SHOWN_ELEMENTS]))
         if tensor.size > _SHOWN_ELEMENTS:
             first += ", ..."
         if not is_small or tensor.size == 1:
             return first
-        return f"{form.format(numbers.min())} to {form.format(numbers.max())}: {first}"
+        low, high = map(number_format.format, (numbers.min(), numbers.max()))
+        return f"{low} to {high}: {first}"
 
 
 def short(text: str) -> str:

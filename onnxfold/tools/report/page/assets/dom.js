@@ -1,15 +1,15 @@
 "use strict";
-// HTML elements and the formats of numbers. Names of a model are set as text only, never as HTML.
+// HTML elements and the formats of numbers. Names of a model are set only as text, never as HTML.
 
 function el(tag, attributes, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes || {})) {
-    if (key === "class") made.className = value;
-    else if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (value !== false && value !== null) made.setAttribute(key, value === true ? "" : value);
+    if (key === "class") element.className = value;
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value !== false && value !== null) element.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 const number = (value) => Number(value).toLocaleString("en-US");
@@ -26,7 +26,7 @@ function bytes(value) {
 function change(before, after) {
   const percent = before ? Math.round((100 * (after - before)) / before) : 0;
   if (percent) return `${percent > 0 ? "+" : "−"}${Math.abs(percent)} %`;
-  return before === after ? "no change" : "less than 1 % apart";
+  return before === after ? "no change" : "changed by less than 1 %";
 }
 
 const seconds = (value) => (value >= 0.1 ? `${value.toFixed(2)} s` : `${(value * 1000).toFixed(1)} ms`);
@@ -38,9 +38,9 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 // A name with line breaks allowed between its parts, so that it fits on a phone.
 function nameText(name, className) {
-  const made = el("span", { class: `name ${className || ""}` });
-  for (const part of String(name).split(/(?<=[/._:])/)) made.append(part, el("wbr"));
-  return made;
+  const element = el("span", { class: `name ${className || ""}` });
+  for (const part of String(name).split(/(?<=[/._:])/)) element.append(part, el("wbr"));
+  return element;
 }
 
 function section(id, title, about, ...children) {
@@ -56,21 +56,21 @@ function table(columns, rows, className) {
 }
 
 // A table of the first rows, with a button that shows all rows.
-function longTable(columns, rows, most, className) {
-  const made = table(columns, rows.slice(0, most), className);
-  if (rows.length <= most) return made;
-  const box = el("div", {}, made);
+function longTable(columns, rows, maxRows, className) {
+  const firstRows = table(columns, rows.slice(0, maxRows), className);
+  if (rows.length <= maxRows) return firstRows;
+  const box = el("div", {}, firstRows);
   box.append(el("button", { class: "more", type: "button", onclick: () => box.replaceChildren(table(columns, rows, className)) },
     `Show all ${number(rows.length)}`));
   return box;
 }
 
 // Two overlaid bars: before and after.
-function bars(before, after, most) {
+function bars(before, after, max) {
   const bar = (value, kind) => {
-    const made = el("span", { class: `bar ${kind}` });
-    made.style.width = `${most ? (100 * value) / most : 0}%`;
-    return made;
+    const element = el("span", { class: `bar ${kind}` });
+    element.style.width = `${max ? (100 * value) / max : 0}%`;
+    return element;
   };
   return el("span", { class: "bars", "aria-hidden": "true" }, before ? bar(before, "before") : null, after ? bar(after, "after") : null);
 }

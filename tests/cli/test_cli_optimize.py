@@ -58,8 +58,8 @@ def test_explain_lists_decisions(done, swin, tmp_path):
     lines = result.out.splitlines()
     titles = ["value", "op", "decision"]
     head = next(k for k, line in enumerate(lines) if line.split()[:3] == titles)
-    kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " stays " in line]
-    assert "stays" in kept and "kept by option" in kept
+    kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " kept " in line]
+    assert " kept " in kept and "kept by option" in kept
     assert len(folded) == 19 and all("folded" in line for line in folded)
     assert "--fold matches the node or its result" in result.out
 
@@ -81,7 +81,7 @@ def test_explain_writes_no_file(run, done, swin, tmp_path):
     (decision,) = json.loads(result.out)["decisions"]
     assert decision["folded"] and decision["bytes_if_folded"] == decision["bytes_if_kept"] > 0
     kept = run("explain", swin, "--value", name, "--keep", name)
-    assert kept.code == 0 and "stays" in kept.out and "kept by option" in kept.out
+    assert kept.code == 0 and " kept " in kept.out and "kept by option" in kept.out
     assert not list(tmp_path.glob("*.data"))
 
 

@@ -49,7 +49,7 @@ def test_optimize_table():
         "pool (buffers of constants), memory: peak 4.1 kB; buffers: created 12, materialized 3"
         in text
     )
-    assert "6 nodes with constant inputs stayed:" in text
+    assert "kept 6 nodes with constant inputs:" in text
     assert "  the model would grow: 5 Tile\n" in text
     assert "    such as '/layer[0]/Tile_out' (its result takes 4.2 MB)\n" in text
     assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text

@@ -252,7 +252,7 @@ def test_the_state_after_other_rules():
         ("gelu_tanh", {"level": 2}, "it requires opset 20 or later, and the model has opset 17"),
         ("erf_gelu", {"level": 2}, "it applies with --target onnxruntime only"),
         ("matmul_add", {"disable": ["gemm"]}, "it is not enabled, or it is disabled"),
-        ("matmul_add", {"level": 0}, "the options leave out the pass that applies rules"),
+        ("matmul_add", {"level": 0}, "the options exclude the pass that applies rules"),
     ],
 )
 def test_rules_that_are_not_tried(rule, options, part):
@@ -345,7 +345,7 @@ def test_wrong_names(tmp_path):
         onnxfold.explain(path, node="y", rule="idempotent")
     with pytest.raises(UsageError, match="no node has the name 'tt'"):
         onnxfold.explain(path, node="tt", rule="idempotent_twice")
-    with pytest.raises(UsageError, match="rule needs node"):
+    with pytest.raises(UsageError, match="rule requires node"):
         onnxfold.explain(path, rule="idempotent_twice")
     assert onnxfold.explain(path) == []
 

@@ -24,15 +24,15 @@ class KernelEntry:
 
     Attributes:
         outputs: Names of the folded tensors that the kernel computes.
-        backend: The backend that compiled it; "onnxruntime" if no backend did.
-        target_cpu: The CPU level that it requires, or the architecture with a hash of CPU features;
-            None if it requires neither.
-        bytes: Size of its files; None without files or if one is missing.
+        backend: The backend that compiled the kernel, or "onnxruntime" without a kernel.
+        target_cpu: The CPU level that the kernel requires, or the architecture with a hash of CPU
+            features, or None.
+        bytes: Size of the kernel's files, or None without files or if one is missing.
         seconds: Wall time of a run, measured after compilation.
         onnxruntime_seconds: Wall time of the same computation on onnxruntime.
-        is_slower: Whether it is slower than onnxruntime by more than the noise of the measurement.
+        is_slower: Whether the kernel is slower than onnxruntime by more than the measurement noise.
         max_error: Largest difference from onnxruntime, as a multiple of the tolerance.
-        reason: Why the component was not compiled; None if it was.
+        reason: The reason why the component was not compiled, or None.
     """
 
     outputs: list[str]
@@ -47,14 +47,14 @@ class KernelEntry:
 
 
 @dataclass(frozen=True)
-class ComponentHere:
+class ComponentBackend:
     """The backend that computes a component on this machine when a session starts.
 
     Attributes:
         outputs: Names of the folded tensors of the component.
         backend: The backend of the kernel that runs, or "onnxruntime".
-        target_cpu: The CPU level of the kernel; None for onnxruntime.
-        reason: Why onnxruntime runs; None for a kernel.
+        target_cpu: The CPU level of the kernel, or None for onnxruntime.
+        reason: The reason why onnxruntime runs, or None for a kernel.
     """
 
     outputs: list[str]
@@ -75,7 +75,7 @@ class BundleContents(Printable):
         cached: Names of the folded tensors.
         cached_bytes: Bytes of the folded tensors at nominal sizes.
         entry_bytes: Bytes of entry, including its data file.
-        runtime_fold_bytes: Bytes of runtime_fold, including its data file; 0 if nothing is cached.
+        runtime_fold_bytes: Bytes of runtime_fold, including its data file, or 0 without a fold.
         kernels: All kernels of the bundle, and components without a kernel.
         cpu: The level of this CPU, or its architecture with a hash of its features.
         here: The backend of each component on this machine with ``backend="auto"``.
@@ -91,7 +91,7 @@ class BundleContents(Printable):
     runtime_fold_bytes: int
     kernels: list[KernelEntry]
     cpu: str
-    here: list[ComponentHere]
+    here: list[ComponentBackend]
 
     def _text_parts(self) -> Iterator[str | Table]:
         yield from summary_lines(
@@ -113,12 +113,12 @@ class BundleContents(Printable):
             rows = _grouped([(each.outputs, _kernel_row(each)) for each in self.kernels])
             titles = ("kernel of", "backend", "target CPU", ">bytes", ">kernel", ">onnxruntime", "")
             yield from ("", Table(titles, rows))
-        here = [
+        backends = [
             (each.outputs, (each.backend, each.target_cpu or "", each.reason or ""))
             for each in self.here
         ]
         columns = (f"runs here ({self.cpu})", "backend", "target CPU", "reason")
-        yield from ("", Table(columns, _grouped(here)))
+        yield from ("", Table(columns, _grouped(backends)))
 
 
 def take_contents(path: str | os.PathLike[str]) -> BundleContents:
@@ -140,12 +140,12 @@ def take_contents(path: str | os.PathLike[str]) -> BundleContents:
         runtime_fold_bytes=_bytes_of_model(bundle.folder / FOLD_FILE) if manifest.groups else 0,
         kernels=[_entry_of(kernel, bundle.folder) for kernel in manifest.kernels],
         cpu=default_cpu() or cpu_features(),
-        here=_components_here(bundle),
+        here=_component_backends(bundle),
     )
 
 
 def _bytes_of_model(path: Path) -> int:
-    """Return the bytes of a model and its data file; missing files count as 0."""
+    """Return the bytes of a model and its data file. Missing files count as 0."""
     files = (path, path.with_name(f"{path.name}.data"))
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -166,28 +166,28 @@ def _entry_of(kernel: Kernel, folder: Path) -> KernelEntry:
     )
 
 
-def _components_here(bundle: Bundle) -> list[ComponentHere]:
+def _component_backends(bundle: Bundle) -> list[ComponentBackend]:
     manifest = bundle.manifest
     changed = changed_model(bundle)
     by_component = manifest.kernels_by_component
-    components: list[ComponentHere] = []
+    components: list[ComponentBackend] = []
     for outputs in manifest.components:
         kernels = by_component.get(tuple(outputs), [])
         if not kernels:
-            found: Kernel | str = "it was not compiled"
+            choice: Kernel | str = "it was not compiled"
         elif changed is not None and any(kernel.files for kernel in kernels):
-            found = changed
+            choice = changed
         else:
-            found = _kernel_here(kernels, bundle.folder)
-        if isinstance(found, Kernel):
-            here = ComponentHere(outputs, found.backend, found.cpu or None, None)
+            choice = _starting_kernel(kernels, bundle.folder)
+        if isinstance(choice, Kernel):
+            entry = ComponentBackend(outputs, choice.backend, choice.cpu or None, None)
         else:
-            here = ComponentHere(outputs, "onnxruntime", None, found)
-        components.append(here)
+            entry = ComponentBackend(outputs, "onnxruntime", None, choice)
+        components.append(entry)
     return components
 
 
-def _kernel_here(kernels: Sequence[Kernel], folder: Path) -> Kernel | str:
+def _starting_kernel(kernels: Sequence[Kernel], folder: Path) -> Kernel | str:
     """Return the kernel with which a session starts, or the reason why onnxruntime runs."""
     usable = usable_kernels(kernels)
     if isinstance(usable, str):
@@ -221,13 +221,13 @@ def _kernel_row(kernel: KernelEntry) -> tuple[str, ...]:
 
 
 def _grouped(rows: Sequence[tuple[list[str], tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """Return the rows of a table; components with the same columns share a row."""
+    """Return the rows of a table. Components with the same columns share a row."""
     names: dict[tuple[str, ...], list[str]] = {}
     for outputs, columns in rows:
         names.setdefault(columns, []).append(", ".join(outputs))
-    merged = [(first_of(each, 1), *columns) for columns, each in names.items()]
-    hidden = len(merged) - _MAX_ROWS
-    if hidden <= 0:
+    merged = [(first_of(components, 1), *columns) for columns, components in names.items()]
+    omitted = len(merged) - _MAX_ROWS
+    if omitted <= 0:
         return merged
     empty = [""] * (len(merged[0]) - 1)
-    return [*merged[:_MAX_ROWS], (f"and {hidden} more: --json lists all", *empty)]
+    return [*merged[:_MAX_ROWS], (f"and {omitted} more: --json lists all", *empty)]

@@ -1,4 +1,4 @@
-"""Explain why nodes with constant inputs are folded or stay, and why a node runs each time."""
+"""Explain why nodes with constant inputs are folded or kept, and why a node runs each time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 _MAX_DECISIONS = 20  # rows of the table
-_MAX_STEPS = 12  # rows of a path; the middle of a longer path is left out
+_MAX_STEPS = 12  # rows of a path; the middle of a longer path is omitted
 _MAX_NAMES = 8  # in a line
 
 
@@ -54,23 +54,23 @@ class PathStep:
 
 @dataclass(frozen=True, repr=False)
 class Why(Printable):
-    """Why a node runs each time, or why it does not.
+    """The reason why a node runs each time, or why it does not.
 
     Attributes:
         value: The name of the node's first result.
         node: The name of the node, or "".
         op_type: The op type, "domain::Op" outside the default domain.
         holder: The op and name of the outermost node whose subgraph contains the node, or "". The
-            holder runs as a whole, so inputs and blockers include those of the holder.
+            holder runs as one node, so ``inputs`` and ``blockers`` include those of the holder.
         is_variable: Whether the operands or the results change from run to run.
         is_constant_per_batch: Whether only the sizes of the results change from run to run.
         operands: The operands that change from run to run, including values that its subgraphs
             capture.
         path: A shortest path from one of these operands up to a graph input. Without such an
-            input, it ends at a value that changes by itself, such as a random one.
+            input, the path ends at a value that changes by itself, such as a random value.
         inputs: All inputs of the main graph that the node depends on.
-        blockers: Reasons why nodes run each time even with constant operands, by op and name: of
-            this node and the nodes that it depends on.
+        blockers: Reasons why this node, or a node that it depends on, runs each time even with
+            constant operands, by op and name.
         decision: The node's entry in the result of `explain`, or None.
         op_after: The op that produces the first result in the optimized model, or None.
     """
@@ -106,14 +106,14 @@ class Why(Printable):
             yield f"{node} runs every time: {reason}"
         if self.path:
             rows = [(step.value, step.made_by) for step in self.path]
-            hidden = len(rows) - _MAX_STEPS
-            if hidden > 1:
-                rows[_MAX_STEPS // 2 : -_MAX_STEPS // 2] = [(f"... {hidden} more ...", "")]
-            yield from ("", Table(("path to an input", "made by"), rows))
+            omitted = len(rows) - _MAX_STEPS
+            if omitted > 1:
+                rows[_MAX_STEPS // 2 : -_MAX_STEPS // 2] = [(f"... {omitted} more ...", "")]
+            yield from ("", Table(("path to an input", "producer"), rows))
         if self.inputs and not self.blockers and self.op_after is not None:
             options = " ".join(f"--runtime-const {shlex.quote(name)}" for name in self.inputs)
             yield ""
-            yield f"constant while its inputs stay the same: split {options} shows the gain"
+            yield f"constant while its inputs do not change: split {options} shows the gain"
         if self.op_after is None and (self.decision is None or not self.decision.folded):
             yield "removed: known from shapes, replaced by a rule, or unused"
         elif self.op_after is not None and self.op_after != self.op_type:
@@ -158,15 +158,16 @@ def explain(
     rule: str | None = None,
     **options: Unpack[OptionArguments],
 ) -> Decisions | RuleMatches:
-    """Return why each node with constant inputs would be folded or would stay.
+    """Return the reason why each node with constant inputs would be folded or kept.
 
-    With ``node``, return how far a rule matches at this node, and the first pattern element or
-    condition that fails: in the model as given and in the optimized model.
+    With ``node``, return how far a rule matches at this node in the original and in the optimized
+    model, and the first pattern element or condition that fails.
 
     Args:
         source: The model: a path or a model in memory, which is not changed.
-        node: The name of a node, or of one of its results; also in a subgraph or a function.
-        rule: The name of a rule. By default the rules that match most of the nodes before ``node``.
+        node: The name of a node, or of one of its results. The node may be in a subgraph or
+            function.
+        rule: The name of a rule. By default, the rules that match the most nodes before ``node``.
         options: See `onnxfold.api.options.OptionArguments`.
 
     Returns:
@@ -177,17 +178,17 @@ def explain(
         OnnxFoldError: The model or an option is invalid.
     """
     if rule is not None and node is None:
-        raise UsageError(f"{option('rule')} needs {option('node')}: the node at which it is tried")
-    fold = options_of({**options, "explain": True}, OptionArguments)
+        raise UsageError(f"{option('rule')} requires {option('node')}")
+    parsed = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         if node is None:
-            return Decisions(_folded(source, fold)[1])
-        return _rule_matches(source, node, rule, fold)
+            return Decisions(_folded(source, parsed)[1])
+        return _rule_matches(source, node, rule, parsed)
 
 
 @checked
 def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
-    """Return why a node runs each time, or why it does not.
+    """Return the reason why a node runs each time, or why it does not.
 
     Args:
         source: The model: a path or a model in memory, which is not changed.
@@ -201,7 +202,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
         UsageError: No node or result of a node has that name.
         OnnxFoldError: The model or an option is invalid.
     """
-    fold = options_of({**options, "explain": True}, OptionArguments)
+    parsed = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node = _node_named(model, name)
@@ -212,10 +213,10 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
         sources = set(trace.values)
         blockers = trace.blockers
         if holder is not node and is_variable:
-            of_holder = dependencies.trace(holder)
-            sources |= of_holder.values
-            blockers |= of_holder.blockers
-        optimized, decisions = _folded(source, fold)
+            holder_trace = dependencies.trace(holder)
+            sources |= holder_trace.values
+            blockers |= holder_trace.blockers
+        optimized, decisions = _folded(source, parsed)
         value = node.outputs[0].name or ""
         producers = {v.name: n for graph in all_graphs(optimized) for n in graph for v in n.outputs}
         return Why(
@@ -236,7 +237,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
 
 def _rule_matches(source: ModelLike, name: str, rule: str | None, options: Options) -> RuleMatches:
     """Return how far a rule, or the closest rules, match at a node."""
-    chosen = None if rule is None else rule_named(rule, options)
+    named_rule = None if rule is None else rule_named(rule, options)
     model = storage.opened(source)
     if separate_initializers(model):
         model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
@@ -244,7 +245,7 @@ def _rule_matches(source: ModelLike, name: str, rule: str | None, options: Optio
     node = _node_named(model, name)
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     optimized, result = _optimized(source, options)
-    return take_matches(model, node, optimized, result, options, chosen)
+    return take_matches(model, node, optimized, result, options, named_rule)
 
 
 def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decision]]:
@@ -254,7 +255,7 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
 
 
 def _optimized(source: ModelLike, options: Options) -> tuple[ir.Model, Result]:
-    """Return the optimized model and the result of the passes; log their warnings."""
+    """Return the optimized model and the result of the passes, and log their warnings."""
     model = storage.opened(source)
     size = storage.model_bytes(model)
     model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
@@ -269,9 +270,9 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     Nodes of outer graphs precede those of subgraphs.
 
     Raises:
-        UsageError: No such node exists; the message suggests similar names.
+        UsageError: No such node exists. The message suggests similar names.
     """
-    # In reverse order, so that the first node of a name replaces the others in the dictionary.
+    # In reverse order, so that the first node with a name replaces the others in the dictionary.
     nodes = [node for graph in all_graphs(model) for node in graph if node.outputs][::-1]
     by_name = {node.name: node for node in nodes}
     by_name |= {value.name: node for node in nodes for value in node.outputs}
@@ -282,9 +283,9 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
         raise UsageError(f"{reason}, unless {option('runtime_constants')} declares it constant")
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant")
-    known = sorted(filter(None, by_name), key=lambda n: (len(n), n))
-    containing = [n for n in known if name and name in n]
-    similar = suggestion(name, containing or known)
+    names = sorted(filter(None, by_name), key=lambda n: (len(n), n))
+    containing = [n for n in names if name and name in n]
+    similar = suggestion(name, containing or names)
     raise UsageError(f"no node has the name {name!r} or a result of this name{similar}")
 
 
@@ -296,7 +297,7 @@ def _plain_label(node: ir.Node) -> str:
 class _Trace(NamedTuple):
     """The values that a node depends on and that change from run to run.
 
-    ``path`` and ``blockers`` are those of `Why`.
+    ``path`` and ``blockers`` have the same meaning as in `Why`.
     """
 
     path: list[PathStep]
@@ -365,8 +366,8 @@ class _Dependencies:
         return self._variable((*node.inputs, *captured_values(node)))
 
     def _variable(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
-        of = self.constness.of
-        return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
+        constness_of = self.constness.of
+        return [v for v in dict.fromkeys(values) if v and constness_of(v) is Constness.VARIABLE]
 
     def _blockers(self, nodes: Iterable[ir.Node]) -> dict[str, str]:
         blockers = {}
@@ -390,7 +391,7 @@ class _Dependencies:
 
 
 def _decisions_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
-    """Yield a table of the decisions about the most bytes; nodes that stay come first."""
+    """Yield a table of the decisions about the most bytes. The kept nodes are first."""
     if not decisions:
         yield "no node has only constant inputs"
         return
@@ -401,14 +402,14 @@ def _decisions_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
         (
             decision.value or decision.node,
             decision.op_type,
-            "folded" if decision.folded else "stays",
+            "folded" if decision.folded else "kept",
             "" if decision.bytes_if_folded is None else bytes_text(decision.bytes_if_folded),
             "" if decision.bytes_if_kept is None else bytes_text(decision.bytes_if_kept),
             decision.reason,
         )
         for decision in ordered[:_MAX_DECISIONS]
     ]
-    more = len(ordered) - _MAX_DECISIONS
+    omitted = len(ordered) - _MAX_DECISIONS
     yield Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows)
-    if more > 0:
-        yield f"and {more} more: --json lists all"
+    if omitted > 0:
+        yield f"and {omitted} more: --json lists all"

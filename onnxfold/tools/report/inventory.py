@@ -70,9 +70,9 @@ class Inventory(Printable):
         tensors: Number of stored tensors: initializers and values of `Constant` nodes.
         tensor_bytes: Bytes of the stored tensors.
         stored_bytes: Bytes of the file and its external data.
-        largest: The largest tensors, the largest first.
-        unread: Why external data could not be read; None if it was read. With a reason, the
-            sizes are those that the model declares.
+        largest: The largest tensors in descending order of bytes.
+        unread: The reason why external data could not be read, or None. With a reason, the sizes
+            are those that the model declares.
     """
 
     path: str
@@ -111,21 +111,22 @@ class Inventory(Printable):
 
 
 def take_inventory(path: str | os.PathLike[str]) -> Inventory:
-    """Return the inventory of a file; its external data may be missing."""
+    """Return the inventory of a file, whose external data may be missing."""
     model, reason = load_to_inspect(path)
-    found = inventory_of(model, path)
+    inventory = inventory_of(model, path)
     if reason is not None:
         tensors = (tensor for _, tensor in stored_tensors(model))
-        unread = sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
-        found = replace(found, stored_bytes=found.stored_bytes + unread, unread=reason)
-    return found
+        unread_bytes = sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
+        stored_bytes = inventory.stored_bytes + unread_bytes
+        inventory = replace(inventory, stored_bytes=stored_bytes, unread=reason)
+    return inventory
 
 
 def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]:
-    """Load a model, without its external data if this cannot be read.
+    """Load a model, without its external data if that cannot be read.
 
     Returns:
-        The model, and the reason why the external data cannot be read or None.
+        The model, and the reason why the external data cannot be read, or None.
     """
     try:
         return storage.load(path), None
@@ -154,9 +155,9 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
 
 
 def largest_first(model: ir.Model) -> list[TensorEntry]:
-    """Return the stored tensors of a model, the largest first."""
-    found = (TensorEntry.of(value.name or "", tensor) for value, tensor in stored_tensors(model))
-    return sorted(found, key=lambda tensor: -tensor.bytes)
+    """Return the stored tensors of a model in descending order of bytes."""
+    entries = (TensorEntry.of(value.name or "", tensor) for value, tensor in stored_tensors(model))
+    return sorted(entries, key=lambda tensor: -tensor.bytes)
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
@@ -166,14 +167,14 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
         for node in graph:
             for attribute in node.attributes.data.values():
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    # Attr.as_tensor() is slow for 10,000 attributes: it checks a protocol
+                    # Attr.as_tensor() checks a protocol, which is slow for 10,000 attributes
                     tensor = attribute.value
-                    if tensor.dtype != ir.DataType.UNDEFINED:  # in damaged files only
+                    if tensor.dtype != ir.DataType.UNDEFINED:  # undefined only in damaged files
                         yield node.outputs[0], tensor
 
 
 def parameters_in(tensor: ir.TensorProtocol) -> int:
-    """Return the number of elements; 0 for tensors that are not parameters."""
+    """Return the number of elements, or 0 for tensors that are not parameters."""
     return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 
@@ -184,7 +185,7 @@ def _value_info(value: ir.Value) -> InterfaceValue:
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A property of each model as text; None for a model without it."""
+    """A property of each model as text. None for a model without the property."""
 
     name: str
     before: str | None
@@ -196,11 +197,11 @@ class TensorChange:
     """A tensor that differs between two models.
 
     Attributes:
-        name: Its name in the first model, or in the second one if it was added.
+        name: The name in the first model, or in the second model for an added tensor.
         kind: "removed", "added", "renamed" (the second model has the same type and bytes under
             another name) or "changed" (another type, shape or content under the same name).
-        before: The tensor of the first model; None if it was added.
-        after: The tensor of the second model; None if it was removed.
+        before: The tensor of the first model, or None if it was added.
+        after: The tensor of the second model, or None if it was removed.
     """
 
     name: str
@@ -229,7 +230,7 @@ class Difference(Printable):
         outputs: Changes of graph outputs, regardless of their order.
         same_tensors: Number of tensors with the same name and content in both models.
         same_bytes: Bytes of these tensors.
-        tensors: All other tensors, the largest first.
+        tensors: All other tensors in descending order of bytes.
     """
 
     before: str
@@ -263,9 +264,9 @@ class Difference(Printable):
         yield from ("", ", ".join(counts))
         tensors: list[tuple[str, ...]] = []
         for change in self.tensors[:_MAX_CHANGED]:
-            both = (change.before, change.after)
+            entries = (change.before, change.after)
             new = f" -> {change.after.name}" if change.after and change.kind == "renamed" else ""
-            types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
+            types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in entries)
             tensors.append((f"{change.name}{new}", change.kind, *types))
         if tensors:
             yield from ("", Table(("tensor", "", "before", "after"), tensors))
@@ -321,13 +322,13 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldC
 
 def _by_name(model: ir.Model) -> _Tensors:
     """Return the tensors by name and by index among those with the same name."""
-    times: Counter[str] = Counter()
-    found: dict[tuple[str, int], tuple[TensorEntry, ir.TensorProtocol]] = {}
+    counts: Counter[str] = Counter()
+    tensors: dict[tuple[str, int], tuple[TensorEntry, ir.TensorProtocol]] = {}
     for value, tensor in stored_tensors(model):
         name = value.name or ""
-        found[name, times[name]] = TensorEntry.of(name, tensor), tensor
-        times[name] += 1
-    return found
+        tensors[name, counts[name]] = TensorEntry.of(name, tensor), tensor
+        counts[name] += 1
+    return tensors
 
 
 def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
@@ -340,9 +341,10 @@ def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list
             added[entry.type, _digest(tensor)].append(entry)
     for key, (entry, tensor) in before.items():
         if key not in after:
-            twins = added[entry.type, _digest(tensor)]
-            twin = twins.pop(0) if twins else None
-            changes.append(TensorChange(entry.name, "renamed" if twin else "removed", entry, twin))
+            same_content = added[entry.type, _digest(tensor)]
+            renamed = same_content.pop(0) if same_content else None
+            kind = "renamed" if renamed else "removed"
+            changes.append(TensorChange(entry.name, kind, entry, renamed))
         elif entry.type == after[key][0].type and _digest(tensor) == _digest(after[key][1]):
             same.append(entry)
         else:

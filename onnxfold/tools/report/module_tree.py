@@ -27,8 +27,9 @@ class ModuleEntry:
     """The figures of a module, including its submodules.
 
     Attributes:
-        path: Names of the modules from the outermost to this one, joined by "/"; "" for the model.
-        depth: Number of modules that contain this one; 0 for the model.
+        path: Names of the modules from the outermost to this one, joined by "/", or "" for the
+            model.
+        depth: Number of modules that contain this one, or 0 for the model.
         nodes: Number of nodes, including those of subgraphs and functions.
         bytes: Bytes of the tensors that the nodes read. A tensor that several modules read belongs
             to their innermost common module.
@@ -37,7 +38,7 @@ class ModuleEntry:
             branch with the most operations. Constant nodes count as 0.
         flops: Floating-point operations of a run, counted like ``macs``.
         uncounted: Number of nodes with unknown operations: loops, custom ops, functions, and nodes
-            with unknown sizes. If it is positive, ``macs`` and ``flops`` are lower bounds.
+            with unknown sizes. If there are such nodes, ``macs`` and ``flops`` are lower bounds.
         work: Share of the work of a run, from 0 to 1, estimated from the elements that ops write,
             read and sum. Constant nodes count as 0. The work of a subgraph or function belongs to
             the module of the node that contains or calls it.
@@ -74,12 +75,12 @@ class ModuleTree(Printable):
         shown = [module for module in self.modules if module.depth <= depth]
         titles = ("module", ">nodes", ">params", ">weights", ">MACs", ">FLOPs", ">work")
         yield Table(titles, map(self._row, shown))
-        hidden = len(self.modules) - len(shown)
+        omitted = len(self.modules) - len(shown)
         uncounted = self.modules[0].uncounted
         if len(self.modules) == 1:
             yield "the nodes have no module names"
-        elif hidden:
-            yield f"{hidden:,} deeper modules are not shown: use --depth {depth + 1}"
+        elif omitted:
+            yield f"{omitted:,} deeper modules are not shown: use --depth {depth + 1}"
         if uncounted:
             yield f"MACs and FLOPs do not include {count_text(uncounted, 'node')}"
         if self.sizes:
@@ -113,7 +114,7 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
 
     Args:
         path: The file.
-        dims: Sizes of dynamic dimensions of the inputs by name; 64 for the others.
+        dims: Sizes of dynamic dimensions of the inputs by name. Other sizes are 64.
 
     Raises:
         ModelError: The file cannot be read.
@@ -152,7 +153,8 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
     for node, macs, flops in _counted(model.graph, nominal, constness):
         add(modules_of_nodes[node], macs=macs, flops=flops or 0, uncounted=flops is None)
     total_work = totals[()]["work"] or 1.0
-    positions = {module: index for index, module in enumerate(totals)}  # outer modules first
+    # `totals` contains each module before its submodules
+    positions = {module: index for index, module in enumerate(totals)}
 
     def execution_order(module: Module) -> list[int]:
         return [positions[module[: depth + 1]] for depth in range(len(module))]
@@ -174,13 +176,13 @@ def _counted(
     The nodes of one branch replace an If. A loop adds the nodes of one iteration, and itself with
     unknown FLOPs (None).
     """
-    found: list[tuple[ir.Node, int, int | None]] = []
+    counted: list[tuple[ir.Node, int, int | None]] = []
     for node in graph:
         if constness.of_node(node) is Constness.COMPILE_TIME:
             continue
         bodies = [_counted(body, sizes, constness) for body in subgraphs_of(node)]
         if bodies:
-            found += max(bodies, key=lambda body: sum(flops or 0 for _, _, flops in body))
+            counted += max(bodies, key=lambda body: sum(flops or 0 for _, _, flops in body))
         if node.op_type != "If":
-            found.append((node, *(operations_of(node, sizes.shape) or (0, None))))
-    return found
+            counted.append((node, *(operations_of(node, sizes.shape) or (0, None))))
+    return counted

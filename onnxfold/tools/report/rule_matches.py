@@ -1,4 +1,4 @@
-"""How far rules match at a node, in the model as given and after its optimization."""
+"""How far rules match at a node, in the original and in the optimized model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from onnxfold.rewrite.rule import Rule
 from onnxfold.support.errors import UsageError, suggestion
 from onnxfold.support.tables import Printable, Table, first_of
 
-_MOST_RULES = 5
-_MOST_MATCHED = 12  # matched nodes and values that are printed
+_MAX_RULES = 5
+_MAX_MATCHED = 12  # matched nodes and values that are printed
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class RuleMatch:
 
     Attributes:
         rule: The name of the rule.
-        place: File and line of its definition.
-        description: Its docstring.
-        pattern: The text of its pattern.
-        replacement: The text of its replacement.
-        conditions: The texts of its conditions.
+        place: File and line of the definition of the rule.
+        description: The docstring of the rule.
+        pattern: The text of the pattern.
+        replacement: The text of the replacement.
+        conditions: The texts of the conditions.
         fired: Whether the rule rewrote the node during the optimization.
         not_tried: The reasons why the optimization with these options does not try the rule.
-        before: The match in the model as given.
-        after: The match in the optimized model, or None if no node has the name there.
+        before: The match in the original model.
+        after: The match in the optimized model, or None if the model has no node of this name.
     """
 
     rule: str
@@ -57,11 +57,11 @@ class RuleMatches(Printable):
 
     Attributes:
         node: The name of the node.
-        value: The name of its first result.
-        op_type: Its op type.
+        value: The name of the node's first result.
+        op_type: The op type of the node.
         op_after: The op type of the node of this name in the optimized model, or None.
         rewritten_by: The rules that rewrote the node during the optimization.
-        is_closest: Whether the rules are the closest ones, not a rule that was named.
+        is_closest: Whether the rules are the closest ones instead of a rule that the user named.
         rules: The rules, the closest one first.
     """
 
@@ -81,7 +81,7 @@ def rule_named(name: str, options: Options) -> Rule:
     """Return the rule with a name.
 
     Raises:
-        UsageError: no rule has that name.
+        UsageError: No rule has that name.
     """
     rules_by_name = {rule.name: rule for rules in options.rule_sets() for rule in rules}
     if name not in rules_by_name:
@@ -100,8 +100,8 @@ def take_matches(
     """Return how far a rule, or the closest rules, match at a node.
 
     Args:
-        model: The model as given.
-        node: The node in it.
+        model: The original model.
+        node: The node in the original model.
         optimized: The optimized model.
         result: The result of the optimization.
         options: The options of the optimization.
@@ -112,37 +112,37 @@ def take_matches(
     selected = {*select_rules(sets, tuple(options.enable), tuple(options.disable), target)}
     value = node.outputs[0].name or ""
     name = node.name or value
-    same = _node_after(optimized, node)
+    optimized_node = _node_after(optimized, node)
     before = _State(model, node, options)
-    after = None if same is None else _State(optimized, same, options)
+    after = None if optimized_node is None else _State(optimized, optimized_node, options)
     if rule is not None:
         rules_to_try = [rule]
     else:
         rules_to_try = [each for rules in sets for each in rules if matches_root(each, node)]
     matches = [
         RuleMatch(
-            rule=each.name,
-            place=each.location,
-            description=each.doc,
-            pattern=each.texts[0],
-            replacement=each.texts[1],
-            conditions=list(each.texts[2]),
-            fired=value in result.places.get(each.name, ()),
-            not_tried=before.reasons_not_to_try(each, each in selected),
-            before=before.attempt(each),
-            after=None if after is None else after.attempt(each),
+            rule=candidate.name,
+            place=candidate.location,
+            description=candidate.doc,
+            pattern=candidate.texts[0],
+            replacement=candidate.texts[1],
+            conditions=list(candidate.texts[2]),
+            fired=value in result.places.get(candidate.name, ()),
+            not_tried=before.reasons_not_to_try(candidate, candidate in selected),
+            before=before.attempt(candidate),
+            after=None if after is None else after.attempt(candidate),
         )
-        for each in rules_to_try
+        for candidate in rules_to_try
     ]
     matches.sort(key=_closeness, reverse=True)
     return RuleMatches(
         node=name,
         value=value,
         op_type=op_name(node),
-        op_after=None if same is None else op_name(same),
+        op_after=None if optimized_node is None else op_name(optimized_node),
         rewritten_by=_rewritten_by(optimized, result, name, value),
         is_closest=rule is None,
-        rules=matches[:_MOST_RULES],
+        rules=matches[:_MAX_RULES],
     )
 
 
@@ -165,7 +165,7 @@ class _State:
         reasons = []
         target = None if options.target is None else options.target.name
         if options.level < 1 or (options.passes is not None and "simplify" not in options.passes):
-            reasons.append("the options leave out the pass that applies rules")
+            reasons.append("the options exclude the pass that applies rules")
         if rule.inexact is True and options.level < 2:
             reasons.append("it may change bits, so it applies at -O2 only")
         if rule.target not in (None, target):
@@ -182,7 +182,7 @@ class _State:
 
 
 def _closeness(match: RuleMatch) -> tuple[bool, bool, int, bool, int]:
-    """Return the order of the matches: those that fired or apply, and those that matched most."""
+    """Return a sort key: rules that fired or apply are the largest, then those that match most."""
     attempt = match.before
     ops, symbols = attempt.progress
     return match.fired, attempt.applies, ops, not match.not_tried, symbols
@@ -190,14 +190,14 @@ def _closeness(match: RuleMatch) -> tuple[bool, bool, int, bool, int]:
 
 def _node_after(optimized: ir.Model, node: ir.Node) -> ir.Node | None:
     """Return the node of the optimized model with the name of a node, or of its first result."""
-    nodes = [each for graph in all_graphs(optimized) for each in graph]
+    nodes = [candidate for graph in all_graphs(optimized) for candidate in graph]
     value = node.outputs[0].name
-    for each in nodes:
-        if node.name and each.name == node.name:
-            return each
-    for each in nodes:
-        if value and any(output.name == value for output in each.outputs):
-            return each
+    for candidate in nodes:
+        if node.name and candidate.name == node.name:
+            return candidate
+    for candidate in nodes:
+        if value and any(output.name == value for output in candidate.outputs):
+            return candidate
     return None
 
 
@@ -271,14 +271,14 @@ def _one_rule(matches: RuleMatches, match: RuleMatch) -> Iterator[str | Table]:
 
 
 def _outcome(attempt: Attempt) -> tuple[bool, list[str], list[str]]:
-    """Return the printed parts of an attempt, except for the facts, such as other consumers."""
+    """Return the printed parts of an attempt without the facts, such as other consumers."""
     return attempt.applies, attempt.matched, [failure.reason for failure in attempt.failures]
 
 
 def _attempt(state: str, attempt: Attempt) -> Iterator[str | Table]:
     yield f"{state}: {'the rule matches' if attempt.applies else 'the rule does not match'}"
     if attempt.matched:
-        yield f"  matched: {first_of(attempt.matched, _MOST_MATCHED)}"
+        yield f"  matched: {first_of(attempt.matched, _MAX_MATCHED)}"
     for failure in attempt.failures:
         yield f"  failed: {failure.reason}"
         for term, text in failure.facts.items():

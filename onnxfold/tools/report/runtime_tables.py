@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from onnxfold.runtime.bundles.manifest import Manifest
 
 
-def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Iterator[str | Table]:
+def adapters_text(
+    manifest: Manifest, fits_by_file: Mapping[str, Sequence[Fit]]
+) -> Iterator[str | Table]:
     """Yield a table for each file of adapters: its tensors, and the constants that they match."""
     infos = {info.name: info for info in manifest.runtime_constants}
-    for file, fits in found.items():
+    for file, fits in fits_by_file.items():
         rows = []
         for fit in fits:
             name = fit.constant

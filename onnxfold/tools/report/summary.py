@@ -22,8 +22,8 @@ class Report(Printable):
     """The report of one run of the optimizer.
 
     Attributes:
-        source: The file that was read; None for a model in memory.
-        target: The file that was written; None for a model in memory.
+        source: The file that was read, or None for a model in memory.
+        target: The file that was written, or None for a model in memory.
         nodes_before: Number of nodes by op type ("domain::Op" outside the default domain), in all
             graphs, subgraphs and functions, including `Constant`.
         nodes_after: Number of nodes of the optimized model by op type.
@@ -32,25 +32,25 @@ class Report(Printable):
             only the tensors of this model count.
         folded: Number of nodes that were folded.
         removed_metadata_bytes: Bytes of exporters' debugging metadata that was removed.
-        kept: Nodes with constant inputs that stay, each with a reason.
-        decisions: Why nodes with constant inputs stay, with the bytes that were compared. With the
-            option ``explain``, also why nodes were folded.
+        kept: Nodes with constant inputs that were not folded, each with a reason.
+        decisions: Reasons why nodes with constant inputs were not folded, with the bytes that were
+            compared. With the option ``explain``, also the reasons why nodes were folded.
         pool: Figures of the buffer pool: created, freed, live, peak, ... Names of sizes end in
             "_bytes".
         seconds: Wall time.
         cpu_seconds: User and system time of the process during the run.
-        peak_rss_bytes: Peak resident memory of the whole process; None if unknown.
+        peak_rss_bytes: Peak resident memory of the process, or None if unknown.
         stages: Seconds by stage: load, record (for a report page or dump), fold, outlook, check,
             save.
         bytes_written: Bytes of the files that were written, without shared weights.
-        check: The comparison of both models; None without the option ``check``.
+        check: The comparison of both models, or None without the option ``check``.
         warnings: Warnings for the user.
-        assumptions: Assumptions about the inputs; empty if all sizes are numbers.
+        assumptions: Assumptions about the inputs, or an empty list if all sizes are numbers.
         rewrites: Number of applications of each rule.
         places: Names of the original values that each rule rewrote.
         inexact: Number of applications of each rule that may change bits.
-        withheld: Number of further applications of each rule at level 2; empty if this was not
-            computed.
+        withheld: Number of further applications of each rule at level 2. Empty if they were not
+            counted.
         precision: "exact" or "wide".
         rounded: Values that could not be computed in wide precision, with the op and the reason.
             Their operands were rounded first.
@@ -150,7 +150,7 @@ def _kept_lines(kept: list[Decision]) -> Iterator[str]:
         kind = node.reason.partition(": ")[0]
         groups[kind].append(node)
     if groups:
-        yield f"{count_text(len(kept), 'node')} with constant inputs stayed:"
+        yield f"kept {count_text(len(kept), 'node')} with constant inputs:"
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     for reason, nodes in ordered[:_MAX_LINES]:
         ops = Counter(node.op_type for node in nodes).most_common()
@@ -170,5 +170,5 @@ def check_line(comparison: Comparison) -> str:
     for name in names:
         sizes = dict.fromkeys(run[name] for run in comparison.sizes.values())
         parts.append(f"{name}={'/'.join(map(str, sizes))}")
-    shown = f", sizes: {first_of(parts, _MAX_LINES)}" if parts else ""
-    return compare_line(comparison) + shown
+    sizes_text = f", sizes: {first_of(parts, _MAX_LINES)}" if parts else ""
+    return compare_line(comparison) + sizes_text

@@ -298,7 +298,7 @@ def test_a_loop_that_may_not_run_keeps_its_nodes(steps):
     model, session = opened_loop("int64 steps, ", "")
     assert not session.bundle.manifest.groups
     (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
-    assert stay.reason == "the body of the Loop around it may not run"
+    assert stay.reason == "the body of the enclosing Loop may not run"
     for columns in (64,) if steps else (64, 63):  # an op that would fail does not run
         feeds = {"steps": np.array(steps), "x": random(1, 64), "states": random(9, columns)}
         np.testing.assert_allclose(session.run(None, feeds), original(model, feeds), rtol=1e-5)

@@ -46,7 +46,7 @@ from onnxfold.ops import definition_of
 from onnxfold.ops.traits import COPIES
 from onnxfold.runtime.backends.base import FUNCTION
 from onnxfold.runtime.bundles.manifest import TensorInfo
-from onnxfold.runtime.splitting.parts import nodes_behind, operands_of, part_of
+from onnxfold.runtime.splitting.parts import nodes_computing, operands_of, part_of
 from onnxfold.support.forks import cached_property
 
 # Largest constants that become part of a kernel: a few numbers, such as exponents, limits and
@@ -112,7 +112,7 @@ def reasons_not_to_compile(
     reasons = {}
     for names in components:
         outputs = [made[name] for name in names]
-        single, fused = work_fused(*nodes_behind(outputs), outputs, sizes)
+        single, fused = work_fused(*nodes_computing(outputs), outputs, sizes)
         if not fused <= _MAX_WORK_RATIO * single < math.inf:
             reasons[names[0]] = "a kernel is unlikely to be faster, because it can fuse little"
         elif single - fused < _MIN_SAVED:

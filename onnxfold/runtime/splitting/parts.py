@@ -1,14 +1,15 @@
-"""Cut a model in two: runtime_fold runs once for each setting, entry in every run.
+"""Cut a model into runtime_fold and entry.
 
-First, loop-invariant nodes of a Loop or Scan body move before the loop if the body runs at least
-once. A body that may not run keeps its nodes, because one of them could fail or cost more than it
-saves.
+runtime_fold runs once for each setting of the runtime constants, and entry in every run.
+
+First, loop-invariant nodes of a Loop or Scan body are hoisted if the body runs at least once. Nodes
+of a body that may not run are not moved, because they could fail or cost more than they save.
 
 The cut is the minimum cut of `onnxfold.analysis.frontier`, as for compile-time constants. Caching a
-value costs its bytes. Keeping an op in entry costs the time to run it every time. The values of
-runtime constants are unknown when the costs are compared. So symbolic dimensions get nominal sizes,
-and small runtime constants become zeros for the inference of shapes. These assumptions affect only
-the position of the cut, not the results.
+value costs its bytes. Keeping a node in entry costs the time of running it in every run. The values
+of runtime constants are unknown when the costs are compared. Therefore, symbolic dimensions get
+nominal sizes, and small runtime constants become zeros for the inference of shapes. These
+assumptions affect only the position of the cut, not the results.
 
 Both models have the value and node names of the original.
 """
@@ -46,7 +47,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
     """Move nodes of bodies that depend only on runtime constants into the sorted main graph.
 
     Returns:
-        The nodes that depend only on constants but did not move, with the reasons.
+        The nodes that depend only on runtime constants but were not moved, with the reasons.
     """
     holders = list(filter(subgraphs_of, model.graph))
     stays: dict[ir.Node, StayingNode] = {}
@@ -59,7 +60,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
     constness = ModelFacts(model, runtime_constants=constants).constness
 
     def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
-        """Move nodes out of the bodies of a node, which is inside of a node of the main graph."""
+        """Move nodes out of the bodies of ``node``, which is ``holder`` or inside of ``holder``."""
         is_certain = is_certain and _runs_always(node)
         for body in subgraphs_of(node):
             for child in list(body):
@@ -71,12 +72,12 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
                     continue
                 inner = [v for v in (*child.inputs, *child.outputs) if v and v.graph is not main]
                 if any(v.dtype == ir.DataType.STRING and v.is_graph_output() for v in inner):
-                    continue  # onnxruntime empties strings that the body of a Loop passes on
+                    continue  # onnxruntime empties strings that a Loop body passes through
                 if is_certain:
                     _move(child, body, holder, main, names)
                 else:
                     name = child.name or child.outputs[0].name or ""
-                    reason = f"the body of the {node.op_type} around it may not run"
+                    reason = f"the body of the enclosing {node.op_type} may not run"
                     stays[child] = StayingNode(name, child.op_type, reason)
 
     for holder in holders:
@@ -104,7 +105,7 @@ def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names:
 
 
 def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
-    """Replace a value by a copy where it is an output of the body that it leaves.
+    """Replace a value by a copy in the outputs of the body from which it moves.
 
     Nodes of a body must produce the outputs of this body.
     """
@@ -124,25 +125,27 @@ def _bypass_unchanged_state(node: ir.Node) -> None:
         (body,) = subgraphs_of(node)
         before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # trip count and condition
         count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
-        if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 has sequence lengths, too
+        if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 also has sequence lengths
             count = 0
         for k in range(count):
-            given = node.inputs[before + k]
-            inner = body.inputs[before + k]
+            initial = node.inputs[before + k]
+            carried = body.inputs[before + k]
             output = body.outputs[first + k]
-            maker = output.producer()
-            is_copy = maker is not None and not maker.domain and maker.op_type == "Identity"
-            kept = maker.inputs[0] if maker is not None and is_copy else output
-            if given is not None and kept is inner:
-                for user, index in list(uses(inner)):
-                    set_input(user, index, given)
+            producer = output.producer()
+            is_copy = (
+                producer is not None and not producer.domain and producer.op_type == "Identity"
+            )
+            next_value = producer.inputs[0] if producer is not None and is_copy else output
+            if initial is not None and next_value is carried:
+                for user, index in list(uses(carried)):
+                    set_input(user, index, initial)
     for body in subgraphs_of(node):
         for child in body:
             _bypass_unchanged_state(child)
 
 
 def _runs_always(node: ir.Node) -> bool:
-    """Return whether the body of a node runs at least once; a Scan always has elements."""
+    """Return whether the body of a node runs at least once. A Scan always has elements."""
     if node.op_type == "Loop" and not node.domain:
         count, condition = (*node.inputs, None)[:2]
         return all(v is None or int(constant_number(v) or 0) > 0 for v in (count, condition))
@@ -152,12 +155,12 @@ def _runs_always(node: ir.Node) -> bool:
 class RuntimeCut:
     """The cheapest cut of the sorted main graph, or the best one within ``max_cache`` bytes.
 
-    Foldable nodes depend only on constants, at least one of them a runtime constant. The optimizer
-    folds nodes that depend on compile-time constants only, in entry and in runtime_fold. ``folded``
-    are the kinds of constness of foldable nodes.
+    A foldable node depends only on constants, and at least one of these is a runtime constant.
+    Nodes that depend only on compile-time constants are folded by the optimizer, in entry and in
+    runtime_fold. ``folded`` contains the kinds of constness of foldable nodes.
 
     Attributes:
-        operands: The foldable nodes, in order, and the values that they read.
+        operands: The values that each foldable node reads. The nodes are in topological order.
         cached: Outputs of runtime_fold that are inputs of entry.
         nbytes: The nominal bytes of these outputs.
         stays: The foldable nodes that remain in entry, with the reasons.
@@ -178,24 +181,24 @@ class RuntimeCut:
         self._constness = facts.constness
         graph = facts.model.graph
         constness = facts.constness
-        made: set[ir.Value] = set(runtime_constants)
+        foldable: set[ir.Value] = set(runtime_constants)
         outputs = set(graph.outputs)  # entry always computes the outputs
         choices: list[RegionOp[ir.Value]] = []
         values: set[ir.Value] = set()
         for node in graph:
             operands = operands_of(node)
             if constness.of_node(node) in folded and outputs.isdisjoint(node.outputs):
-                made.update(node.outputs)
+                foldable.update(node.outputs)
                 self.operands[node] = operands
                 results = [v for v in node.outputs if v.name]
                 choices.append(RegionOp(operands, results, work_of(node, sizes)))
                 values.update(operands, results)
             else:
-                self._demanded.update(made.intersection(operands))
+                self._demanded.update(foldable.intersection(operands))
         costs = {value: self._cost(value) for value in values | self._demanded}
 
         def at_step(step: int) -> _Cut:
-            """Return the cut at a price of a cached byte, a Lagrange multiplier."""
+            """Return the cut for a price of a cached byte. The price is a Lagrange multiplier."""
             price = 2.0 ** (_MAX_PRICE_EXPONENT * step / _STEPS)
             priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
             return self._follow(choose(choices, self._demanded, priced).stored)
@@ -226,8 +229,8 @@ class RuntimeCut:
     def _cost(self, value: ir.Value) -> float:
         """Return the cost of a value as an input of entry, in bytes.
 
-        The cost is its size, and the time to feed it. Without this time, entry would have many
-        inputs that take longer to feed than to compute.
+        The cost consists of its size and the time of feeding it. Without this time, entry would
+        have many inputs that take longer to feed than to compute.
         """
         node = value.producer()
         nbytes = self.sizes.nbytes(value)
@@ -235,15 +238,15 @@ class RuntimeCut:
             # The file contains the weights, and the caller has the runtime constants.
             is_weight = self._constness.of(value) is Constness.COMPILE_TIME
             return 0 if is_weight else INPUT + (nbytes or 0)
-        if nbytes is None or self.describe(value).shape is None:  # an input needs a rank
+        if nbytes is None or self.describe(value).shape is None:  # an input must have a rank
             return FORBIDDEN
         is_static = value.shape is not None and value.shape.is_static()
         if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
             return FORBIDDEN
         return INPUT + nbytes
 
-    def _why_kept(self, node: ir.Node) -> str:
-        """Return the reason why a node of the region is not folded."""
+    def _reason_in_entry(self, node: ir.Node) -> str:
+        """Return the reason why a foldable node remains in entry."""
         sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
         if None in sizes:
             return "the size of its result is unknown"
@@ -253,27 +256,28 @@ class RuntimeCut:
         return f"running it takes less time than feeding its result of {nbytes:,} bytes"
 
     def _follow(self, stored: Collection[ir.Value]) -> _Cut:
-        """Trace the demanded values back to cached ones; the nodes in between remain in entry."""
-        needed = set(self._demanded)
+        """Trace the demanded values back to stored values. Nodes in between remain in entry."""
+        required = set(self._demanded)
         cached: list[ir.Value] = []
         stays: dict[ir.Node, StayingNode] = {}
         for node, operands in reversed(self.operands.items()):
-            made = [v for v in reversed(node.outputs) if v in needed]
-            if all(v in stored for v in made):
-                cached += made
+            results = [v for v in reversed(node.outputs) if v in required]
+            if all(v in stored for v in results):
+                cached += results
             else:
-                needed.update(operands)
+                required.update(operands)
                 name = node.name or node.outputs[0].name or ""
-                stays[node] = StayingNode(name, node.op_type, self._why_kept(node))
+                stays[node] = StayingNode(name, node.op_type, self._reason_in_entry(node))
         nbytes = sum(self.sizes.nbytes(v) or 0 for v in cached)
         return cached[::-1], nbytes, dict(reversed(stays.items()))
 
 
 def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
-    """Give each constant output of the model a separate node that entry can run.
+    """Replace each constant output of the model by an Identity of it, which entry runs.
 
-    A value cannot be both an input and an output of entry: the output becomes an Identity of the
-    value, which is renamed. Entry computes outputs that are not tensors.
+    A value cannot be both an input and an output of entry. The Identity gets the name of the
+    output, and the value gets another name. Outputs that are not tensors are not replaced, so entry
+    computes them.
     """
     graph = model.graph
     used = Names(all_graphs(model))
@@ -288,13 +292,13 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
         output.type = value.type
         output.shape = value.shape
         graph.append(node)
-        for k, given in enumerate(graph.outputs):
-            if given is value:
+        for k, original in enumerate(graph.outputs):
+            if original is value:
                 graph.outputs[k] = output
 
 
 def name_unnamed_outputs(model: ir.Model) -> None:
-    """Name the outputs without a name, because names that a clone creates may collide."""
+    """Name results without a name, because the names that a clone creates may collide."""
     nodes = [node for graph in all_graphs(model) for node in graph]
     unnamed = [value for node in nodes for value in node.outputs if value.name is None]
     names = Names(all_graphs(model) if unnamed else ())
@@ -303,11 +307,11 @@ def name_unnamed_outputs(model: ir.Model) -> None:
 
 
 def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
-    """Return the model for every run, a copy with the cached values as last inputs."""
+    """Return entry, a copy of the model in which the cached values are the last inputs."""
     entry = model.clone()
-    made = ir.convenience.create_value_mapping(entry.graph, include_subgraphs=False)
+    values = ir.convenience.create_value_mapping(entry.graph, include_subgraphs=False)
     for info in cached:
-        old = made[info.name]
+        old = values[info.name]
         new = ir.Value(name=info.name)
         inherit(old, new)
         _declare(new, info)
@@ -320,7 +324,7 @@ def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
 
 
 def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
-    """Remove the constant inputs without users, and record and return the other ones."""
+    """Remove constant inputs without users. Record and return the names of the others."""
     graph = part.graph
     names = set(constants)
     kept = list[str]()
@@ -336,7 +340,7 @@ def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
 
 
 def fold_of(model: ir.Model, cached: Mapping[ir.Value, TensorInfo]) -> ir.Model:
-    """Return a model that computes the cached values, with only the inputs that they need."""
+    """Return runtime_fold, which computes the cached values from the required inputs only."""
     fold = part_of(model, list(cached))
     fold.graph.name = "runtime_fold"
     for value, info in zip(fold.graph.outputs, cached.values(), strict=True):
@@ -345,20 +349,20 @@ def fold_of(model: ir.Model, cached: Mapping[ir.Value, TensorInfo]) -> ir.Model:
 
 
 def groups_of(fold: ir.Model) -> list[Group]:
-    """Group the outputs of runtime_fold by the runtime constants that they read.
+    """Group the outputs of runtime_fold by the runtime constants on which they depend.
 
-    Outputs that share a node form one component; sharing weights and inputs does not count.
+    Outputs that share a node form one component. Shared weights and inputs do not count.
     """
     components: list[tuple[set[ir.Node], set[ir.Value], list[str]]] = []
     for output in fold.graph.outputs:
-        made, read = nodes_behind([output])
-        made = {node for node in made if node.op_type != "Constant"}
+        nodes, read = nodes_computing([output])
+        nodes = {node for node in nodes if node.op_type != "Constant"}
         names: list[str] = []
-        for other in [c for c in components if not made.isdisjoint(c[0])]:
+        for other in [c for c in components if not nodes.isdisjoint(c[0])]:
             components.remove(other)
-            made, read = made | other[0], read | other[1]
+            nodes, read = nodes | other[0], read | other[1]
             names += other[2]
-        components.append((made, read, [*names, output.name or ""]))
+        components.append((nodes, read, [*names, output.name or ""]))
     groups: dict[tuple[str, ...], list[list[str]]] = {}
     for _, read, names in components:
         constants = [value.name or "" for value in fold.graph.inputs if value in read]
@@ -375,7 +379,7 @@ def operands_of(node: ir.Node) -> list[ir.Value]:
     return [value for value in (*node.inputs, *captured) if value is not None]
 
 
-def nodes_behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
+def nodes_computing(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
     """Return the nodes that compute values, and the inputs and weights that these nodes read."""
     nodes: set[ir.Node] = set()
     read: set[ir.Value] = set()
@@ -392,12 +396,12 @@ def nodes_behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Valu
 
 
 def part_of(model: ir.Model, outputs: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
-    """Return a copy of the part of a model that computes ``outputs``, with the inputs it needs.
+    """Return a copy of the part of a model that computes ``outputs``, with the required inputs.
 
     Without ``defaults``, inputs have no default values.
     """
     graph = model.graph
-    nodes, read = nodes_behind(outputs)
+    nodes, read = nodes_computing(outputs)
     weights = [v for v in read if v.is_initializer() and (defaults or not v.is_graph_input())]
     view = ir.GraphView(
         [v for v in graph.inputs if v in read],

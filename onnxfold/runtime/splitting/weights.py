@@ -1,13 +1,13 @@
-"""Make adapters and other weights inputs, and merge them with other weights, before the cut.
+"""Turn adapters and other weights into inputs, and merge them with other weights, before the cut.
 
-Weights of the file that are runtime constants become inputs with the weights as default values. The
-rank of an adapter is an axis over which a product of these weights sums: ``(x @ a) @ b`` has the
-same type for any number of columns of ``a`` and rows of ``b``. This axis is traced back through the
-ops in both factors. Its size may differ from fold to fold if the axis comes from runtime constants
-and the values in between have no other users.
+Weights of the model that are runtime constants become inputs with the weights as default values.
+The rank of an adapter is an axis over which a product of these weights sums: ``(x @ a) @ b`` has
+the same type for any number of columns of ``a`` and rows of ``b``. This axis is traced back through
+the ops in both factors. Its size may differ between folds if the axis comes from runtime constants
+and the intermediate values have no other users.
 
-The rules of ``rules/runtime_constants.py`` merge runtime constants. They are first applied to a
-copy of the graph. The work that each merge saves in entry is compared with the bytes that it
+The rules of ``rules/runtime_constants.py`` merge runtime constants. The rules are first applied to
+a copy of the graph. The work that each merge saves in entry is compared with the bytes that it
 caches. Then the rules run on the model, except for merges that do not reduce the cost.
 """
 
@@ -35,17 +35,17 @@ from onnxfold.support.errors import UsageError, option
 from onnxfold.tools.comparison.dims import symbols_of
 
 _Axis = tuple[ir.Value, int]
-"""A value and one of its axes as a negative index: -1 is the last."""
+"""A value and one of its axes as a negative index. -1 is the last axis."""
 
 _SET = "runtime_constants"
 
 
 @dataclass
 class _LowRank:
-    """Axes with a common size, which may be any number.
+    """Axes with a common size, such as the rank of an adapter, which may be any number.
 
     Attributes:
-        weights: The axes of weights; the last one belongs to the right factor of the product.
+        weights: The axes of weights. The last axis belongs to the right factor of the product.
         between: The axes of intermediate values, up to the sum.
         scale: The number by which the product is multiplied afterwards.
     """
@@ -56,63 +56,64 @@ class _LowRank:
 
 
 def weights_as_inputs(
-    model: ir.Model, given: Iterable[str]
+    model: ir.Model, selection: Iterable[str]
 ) -> tuple[list[str], list[Weight], dict[str, int]]:
-    """Make inputs of the weights that are named as runtime constants; they remain initializers.
+    """Turn weights that are selected as runtime constants into inputs with a default value.
 
     Args:
         model: The model, which is changed.
-        given: Names in the file, names in PyTorch, or globs of either. A name or glob that matches
-            inputs does not select weights.
+        selection: Names in the file, names in PyTorch, or globs of either. A name or glob that
+            matches inputs does not select weights.
 
     Returns:
-        The names, with the weights as they are named in the file; the weights; and the sizes of
-        dimensions that became dynamic, the ranks of adapters, by the names of the dimensions.
+        The selection, in which the names of weights in the file replace the names and globs that
+        selected them. The weights. The ranks of adapters, which became dynamic dimensions, by the
+        names of the dimensions.
 
     Raises:
         UsageError: A weight is an output of the model.
     """
-    names = list(given)
+    names = list(selection)
     inputs = [value.name or "" for value in model.graph.inputs]
     others = [n for n in names if isinstance(n, str) and not _matching(n, inputs)]
     if not others:
         return names, [], {}
     parameters = parameter_names(model)
-    called = {
+    weight_names = {
         value: (value.name or "", parameters.get(value, ""))
         for value in model.graph.initializers.values()
     }
-    chosen: dict[ir.Value, None] = {}
+    selected: dict[ir.Value, None] = {}
     for name in others:
-        found = [value for value, own in called.items() if _matching(name, own)]
+        found = [value for value, known in weight_names.items() if _matching(name, known)]
         if found:
-            chosen.update(dict.fromkeys(found))
+            selected.update(dict.fromkeys(found))
             names.remove(name)
-    for value in chosen:
+    for value in selected:
         if value.is_graph_output():
             raise UsageError(f"weight {value.name!r} is an output and cannot be a runtime constant")
-    model.graph.inputs.extend(chosen)
-    ranks = list(_low_ranks(model.graph, chosen))
+    model.graph.inputs.extend(selected)
+    ranks = list(_low_ranks(model.graph, selected))
     scales = {rank.weights[-1][0]: rank.scale for rank in ranks}
-    names.extend(value.name or "" for value in chosen)
+    names.extend(value.name or "" for value in selected)
     weights = [
         Weight(value.name or "", parameters.get(value), _is_transposed(value), scales.get(value))
-        for value in chosen
+        for value in selected
     ]
-    return names, weights, _open_ranks(model, ranks)
+    return names, weights, _make_ranks_dynamic(model, ranks)
 
 
-def _matching(name: str, among: Sequence[str]) -> bool:
-    """Return whether a name or a glob matches one of these names."""
-    return name in among or bool(fnmatch.filter(among, name))
+def _matching(name: str, known: Sequence[str]) -> bool:
+    """Return whether a name or a glob matches one of the known names."""
+    return name in known or bool(fnmatch.filter(known, name))
 
 
-def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
-    """Make the ranks dynamic dimensions, and return their sizes in the file."""
-    taken = symbols_of(model.graph.inputs)
-    free = (name for k in itertools.count() if (name := f"rank_{k}") not in taken)
+def _make_ranks_dynamic(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
+    """Turn the ranks into dynamic dimensions, and return their sizes in the file."""
+    used = symbols_of(model.graph.inputs)
+    unused = (name for k in itertools.count() if (name := f"rank_{k}") not in used)
     sizes: dict[str, int] = {}
-    for name, rank in zip(free, ranks, strict=False):
+    for name, rank in zip(unused, ranks, strict=False):
         for value, axis in (*rank.weights, *rank.between):
             if value.shape is None:
                 continue
@@ -125,8 +126,7 @@ def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
 
 
 def _is_transposed(weight: ir.Value) -> bool:
-    """Return whether a weight is the transpose of the one in PyTorch.
-
+    """Return whether a weight is the transpose of the parameter in PyTorch.
     In PyTorch, the weight of a linear layer has the shape [out_features, in_features].
     """
     factors = [u.node for u in uses(weight) if u.idx == 1 and _multiplies(u.node)]
@@ -158,7 +158,7 @@ def _summed(node: ir.Node) -> Iterator[_Axis]:
 
 
 def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _LowRank) -> bool:
-    """Trace an axis back to a weight and record the axes in between.
+    """Trace an axis back to a weight, and record the axes of the intermediate values.
 
     Returns:
         False if the axis does not come from a weight.
@@ -177,7 +177,10 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _Low
 
 
 def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
-    """Return the operand's axis from which an axis of a result comes, if there is exactly one."""
+    """Return the axis of an operand from which an axis of the result comes.
+
+    None if it does not come from exactly one axis.
+    """
     definition = definition_of(node)
     for index, value in enumerate(node.inputs[:2]):
         factor = definition.factor(node, index)
@@ -227,7 +230,7 @@ def merge_runtime_constants(
         model: The model, which is changed.
         names: The names of the runtime constants.
         options: The options of the split.
-        room: The number of additional bytes that may be cached; None for no limit.
+        room: The number of additional bytes that may be cached. None means no limit.
         nominal: Sizes of symbolic dimensions by name.
 
     Returns:
@@ -236,8 +239,8 @@ def merge_runtime_constants(
     merged = model.clone()
     if _SET in options.disable or not _rewrite(merged, options, 2, ()):
         return []
-    merges = _merges(_Weighed(model, names, nominal), _Weighed(merged, names, nominal))
-    chosen: list[Merge] = []
+    merges = _merges(_CostModel(model, names, nominal), _CostModel(merged, names, nominal))
+    result: list[Merge] = []
     kept: set[str] = set()
     # Merges that save most work for each cached byte come first.
     for merge, gain, changed in sorted(merges, key=lambda p: -p[1] / max(p[0].nbytes, 1)):
@@ -251,14 +254,14 @@ def merge_runtime_constants(
         elif room is not None:
             room -= merge.nbytes
         kept.update(changed if reason is not None else ())
-        chosen.append(dataclasses.replace(merge, reason=reason))
-    if any(merge.reason is None for merge in chosen):
+        result.append(dataclasses.replace(merge, reason=reason))
+    if any(merge.reason is None for merge in result):
         _rewrite(model, options, options.level, kept)
-    return chosen
+    return result
 
 
 def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str | None]) -> bool:
-    """Apply the rules, except where they replace kept values; return whether one was applied."""
+    """Apply the rules except where they replace kept values. Return whether a rule was applied."""
     rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each.rules]
     rules = [rule for rule in rules if rule.name not in options.disable]
     rewriter = Rewriter(
@@ -267,15 +270,15 @@ def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str 
     return bool(rewriter.run().counts)
 
 
-class _Weighed:
+class _CostModel:
     """The cost and the constness of the nodes of a model."""
 
     def __init__(
         self, model: ir.Model, names: Collection[str], nominal: Mapping[str, int] | None
     ) -> None:
-        chosen = [value for value in model.graph.inputs if value.name in names]
+        constants = [value for value in model.graph.inputs if value.name in names]
         self.nodes = {v.name or "": node for node in model.graph for v in node.outputs}
-        facts = ModelFacts(model, runtime_constants=chosen)
+        facts = ModelFacts(model, runtime_constants=constants)
         self._sizes = NominalSizes(facts, nominal)
         self._constness = facts.constness
 
@@ -285,16 +288,17 @@ class _Weighed:
         """Return the cost of computing a value by nodes that the other model does not have.
 
         Returns:
-            The names of these nodes; the number of those that run each time; their work, including
-            reading constants; and the bytes of folded tensors that they read.
+            The names of these nodes. The number of these nodes that are in entry. The work of the
+            nodes in entry, which includes reading constants. The bytes of the folded tensors that
+            the nodes in entry read.
         """
         nodes: dict[str, ir.Node] = {}
         pending = [name]
         while pending:
             node = self.nodes.get(pending.pop())
-            made = node.outputs[0].name or "" if node is not None else ""
-            if node is not None and made not in nodes and _is_other(node, others.get(made)):
-                nodes[made] = node
+            output = node.outputs[0].name or "" if node is not None else ""
+            if node is not None and output not in nodes and _is_different(node, others.get(output)):
+                nodes[output] = node
                 pending += [v.name or "" for v in node.inputs if v is not None]
         kind = self._constness
         running = [n for n in nodes.values() if kind.of_node(n) is Constness.VARIABLE]
@@ -309,11 +313,11 @@ class _Weighed:
         return list(nodes), len(running), cost, cached
 
 
-def _merges(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
-    """Return the merges by which the models differ, the saved work, and the changed values."""
+def _merges(before: _CostModel, after: _CostModel) -> list[tuple[Merge, float, list[str]]]:
+    """Return the merges by which two models differ, with the saved work and the changed values."""
     found = []
     for name, node in before.nodes.items():
-        if name in after.nodes and _is_other(node, after.nodes[name]):
+        if name in after.nodes and _is_different(node, after.nodes[name]):
             names, running, cost, cached = before.cost_of(name, after.nodes)
             _, new_running, new_cost, new_cached = after.cost_of(name, before.nodes)
             merge = Merge(name, new_cached - cached, running - new_running)
@@ -321,9 +325,9 @@ def _merges(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[
     return found
 
 
-def _is_other(node: ir.Node, other: ir.Node | None) -> bool:
-    """Return whether a node differs from the node of the same output in the other model."""
+def _is_different(node: ir.Node, other: ir.Node | None) -> bool:
+    """Return whether a node differs from the node with the same output in the other model."""
     if other is None or node.op_identifier() != other.op_identifier():
         return True
-    mine, theirs = ([v and v.name for v in each.inputs] for each in (node, other))
-    return mine != theirs
+    inputs, other_inputs = ([v and v.name for v in each.inputs] for each in (node, other))
+    return inputs != other_inputs

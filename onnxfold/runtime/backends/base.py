@@ -1,7 +1,7 @@
 """The interface of backends, the registry of backends, and shared functions.
 
 A backend compiles a model of a few nodes to a kernel, or returns the reason why it cannot.
-Compilers and the first runs of kernels are in other processes, because they may crash or hang.
+Compilers and the first runs of kernels are in child processes, because they may crash or hang.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Values = Mapping[str, Any]
 """NumPy arrays or ``onnxruntime.OrtValue`` by name."""
 
 Run = Callable[[Values], dict[str, Any]]
-"""A loaded kernel: maps inputs by name to outputs by name (arrays, or onnxruntime values)."""
+"""A loaded kernel. It maps inputs by name to outputs by name: arrays or ``OrtValue``."""
 
 FUNCTION = "fold"
 """Name of the graph in models for a compiler."""
@@ -47,7 +47,7 @@ _BUILT_IN = {
     "iree": "onnxfold.runtime.backends.iree:Iree",
     "onnx-mlir": "onnxfold.runtime.backends.onnx_mlir:OnnxMlir",
 }
-"""Built-in backends: classes by name."""
+"""The classes of built-in backends, by name."""
 
 NOT_COMPILING = ("auto", "onnxruntime")
 """Names that do not select one compiler."""
@@ -82,31 +82,32 @@ class Built:
 
 
 class CompileError(Exception):
-    """A backend cannot compile or load a model; the message is one line."""
+    """A backend cannot compile or load a model. The message is one line."""
 
 
 class Misfit(ValueError):
-    """The inputs do not fit the compiled kernel, which would access memory out of bounds."""
+    """The inputs violate the requirements of a kernel, which would access memory out of bounds."""
 
 
 class Backend(Protocol):
     """Compiles models ahead of time, and loads the kernels.
 
     The class is called without arguments or, if it accepts compiler options, with a sequence of
-    them. The attribute ``target_option`` is the compiler option that names the CPU to compile for,
-    as in ``--mcpu=x86-64-v3``; without it, the backend does not support ``--target-cpu``.
+    options. The attribute ``target_option`` is the compiler option that names the target CPU, as in
+    ``--mcpu=x86-64-v3``. Without this attribute, the backend does not support ``--target-cpu``.
 
-    A backend may have a method ``unknown_options(options)``. It returns the options that the
-    compiler does not have, each with the end of an error message: a suggestion, or an empty text.
+    A backend may have a method ``unknown_options(options)``. It returns a mapping of the options
+    that the compiler does not have. Each value is the end of an error message: a suggestion, or an
+    empty string.
     """
 
     name: str
 
     def missing(self) -> str | None:
-        """Return the reason why the backend cannot compile on this machine; None if it can."""
+        """Return the reason why the backend cannot compile on this machine, or None."""
 
     def supported(self, model: ir.Model) -> list[str]:
-        """Return the reasons why the model cannot be compiled; empty if it can."""
+        """Return the reasons why the model cannot be compiled, or an empty list."""
 
     def key_of(self, graph: str) -> dict[str, str]:
         """Return the cache key of a kernel for a model.
@@ -122,10 +123,10 @@ class Backend(Protocol):
         """Compile a serialized model.
 
         Args:
-            content: The model; its weights are included or are inputs.
+            content: The model. Its weights are included or are inputs.
             target: Folder and name of the kernel's file, without suffix. The name consists of
                 lower-case letters and digits, and is unique.
-            seconds: Time limit.
+            seconds: Time limit in seconds.
 
         Raises:
             CompileError: The model is rejected, or the compiler exceeds the time limit or crashes.
@@ -139,7 +140,7 @@ class Backend(Protocol):
         """
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Return the reason why a stored kernel with this key cannot run here; None if it can."""
+        """Return the reason why a stored kernel with this key cannot run here, or None."""
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """Return a kernel that can be called from any thread.
@@ -155,7 +156,7 @@ class Backend(Protocol):
 
 
 def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> int:
-    """Return the bytes of all values of a kernel for given sizes, see `Kernel.memory`."""
+    """Return the bytes of all values of a kernel at these sizes, see `Kernel.memory`."""
     return sum(math.prod(n if isinstance(n, int) else sizes[n] for n in term) for term in memory)
 
 
@@ -173,7 +174,7 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
 
 
 def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], bool]) -> list[str]:
-    """Return a reason for each op of a domain other than ONNX's, and each unsupported type.
+    """Return a reason for each op outside of the ONNX domain, and for each unsupported type.
 
     ``takes`` returns whether the backend supports the type of an input or output.
     """
@@ -190,27 +191,27 @@ def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], b
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
-    """Return a compiler's flags. A user's options replace flags of the same name."""
+    """Return a compiler's flags. The options of the user replace flags with the same name."""
     replaced = {_name_of(option) for option in options}
     return [*(flag for flag in flags if _name_of(flag) not in replaced), *options]
 
 
 def name_of_option(option: str) -> str:
-    """Return the name of an option without dashes and value: the same for --x=1 and -x=2."""
+    """Return the name of an option without dashes and value. It is equal for --x=1 and -x=2."""
     return option.lstrip("-").partition("=")[0]
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown option, with the nearest known option if any.
+    """Return a suggestion of the nearest known option, for the end of an error message.
 
-    Names are without dashes.
+    Names are without dashes. Without a similar option, the result is empty.
     """
     nearest = difflib.get_close_matches(name, known, 1)
     return f"; did you mean '--{nearest[0]}'?" if nearest else ""
 
 
 def _name_of(flag: str) -> str:
-    """Return the name of a flag: the same for -O0 and -O3, and for --x=1 and -x=2."""
+    """Return the name of a flag. It is equal for -O0 and -O3, and for --x=1 and -x=2."""
     name = name_of_option(flag)
     return "O" if name in ("O0", "O1", "O2", "O3") else name
 
@@ -231,18 +232,18 @@ def refuse_accelerators(options: Sequence[str], allowed: Mapping[str, Collection
 
 
 def value_of(option: str, flags: Sequence[str]) -> str | None:
-    """Return the value of an option among a compiler's flags; None if it is not among them."""
+    """Return the value of an option in a compiler's flags, or None."""
     values = [flag.partition("=")[2] for flag in flags if _name_of(flag) == _name_of(option)]
     return values[-1] if values else None
 
 
 def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Backend:
-    """Return a backend by name: a built-in one, or one of another package's entry points.
+    """Return a built-in backend, or a backend that another package declares as an entry point.
 
-    It compiles for ``target``, see `onnxfold.runtime.backends.targets`.
+    The backend compiles for ``target``, see `onnxfold.runtime.backends.targets`.
     """
     target_cpu = compiler_cpu(target)
-    built_in = [metadata.EntryPoint(name, place, _GROUP) for name, place in _BUILT_IN.items()]
+    built_in = [metadata.EntryPoint(name, value, _GROUP) for name, value in _BUILT_IN.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
     known = {entry.name: entry for entry in (*built_in, *others)}
     if name not in known:
@@ -254,22 +255,21 @@ def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Back
         target_option = getattr(kind, "target_option", None)
         if target_cpu is not None and target_option is not None:
             options = (*options, f"{target_option}={target_cpu}")
-        takes = bool(options) and takes_options
-        made: Backend = kind(tuple(options)) if takes else kind()
+        backend: Backend = kind(tuple(options)) if options and takes_options else kind()
     except UsageError:
         raise
-    except Exception as error:  # any exception of an external module
+    except Exception as error:  # a module of another package may raise any exception
         raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
-    if options and not takes:
+    if options and not takes_options:
         raise UsageError(f"the backend {name!r} does not accept options")
     if target_cpu is not None and target_option is None:
         option = option_name("target_cpu")
         raise UsageError(f"{option}: the backend {name!r} does not support it; leave it out")
-    return made
+    return backend
 
 
 def first_installed() -> str | None:
-    """Return the name of the first built-in backend with a compiler here; None without any."""
+    """Return the name of the first built-in backend whose compiler is installed, or None."""
     return next((name for name in _BUILT_IN if create(name).missing() is None), None)
 
 
@@ -281,7 +281,7 @@ def check_name(
 ) -> None:
     """Check that a backend exists and accepts the options and the targets.
 
-    With options, or if it must run all components (``strict``), it must be a compiler.
+    With options or with ``strict``, the backend must be a compiler.
     """
     if target_cpu:
         check_targets(targets_of(target_cpu))
@@ -289,15 +289,15 @@ def check_name(
             option = option_name("target_cpu")
             raise UsageError(f"{option}: onnxruntime compiles no kernels; choose iree or onnx-mlir")
     if backend in NOT_COMPILING and (strict or options):
-        problem = "strict mode requires a compiler" if strict else "options are for one compiler"
-        raise UsageError(f"{problem}: choose iree or onnx-mlir")
+        subject = "strict mode requires" if strict else "compiler options require"
+        raise UsageError(f"{subject} a compiler: choose iree or onnx-mlir")
     for option in options:
         if not option.startswith("-"):
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
     if options or backend not in NAMES or (target_cpu and backend not in NOT_COMPILING):
         for target in targets_of(target_cpu):
-            made = create(backend, options, target)
-        check_options(made, options)
+            created = create(backend, options, target)
+        check_options(created, options)
 
 
 def check_options(backend: Backend, options: Sequence[str]) -> None:
@@ -310,7 +310,7 @@ def check_options(backend: Backend, options: Sequence[str]) -> None:
         return
     try:
         unknown = unknown_options(options)
-    except CompileError as error:  # compiling reports it, too
+    except CompileError as error:  # the compilation reports the same error
         logger.debug("the options of %s are not checked: %s", backend.name, error)
         return
     for option, suggested in unknown.items():
@@ -320,23 +320,23 @@ def check_options(backend: Backend, options: Sequence[str]) -> None:
 def report_not_compiled(
     backend: str, not_compiled: Mapping[str, str], count: int, strict: bool
 ) -> None:
-    """Warn about components that onnxruntime runs instead of a backend.
+    """Warn about components that onnxruntime runs because the backend did not compile them.
 
     Args:
         backend: The name of the backend.
         not_compiled: The reasons, by the name of the first output of the component.
         count: The number of all components.
-        strict: Whether to raise an error instead.
+        strict: Whether to raise an error instead of the warning.
 
     Raises:
         OnnxFoldError: A component is not compiled, in strict mode.
     """
     if not not_compiled or backend in NOT_COMPILING:
         return
-    names: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for name, reason in not_compiled.items():
-        names.setdefault(reason, []).append(name)
-    reasons = "; ".join(f"{', '.join(some)}: {reason}" for reason, some in names.items())
+        by_reason.setdefault(reason, []).append(name)
+    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     if strict:
         raise OnnxFoldError(
             f"{backend} does not run {len(not_compiled)} of {count} components: {reasons}"
@@ -348,7 +348,7 @@ def report_not_compiled(
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """Provide a temporary folder; an OSError in it becomes a CompileError."""
+    """Yield a temporary folder. An OSError in the context becomes a CompileError."""
     try:
         with files.scratch_folder("compile") as name:
             yield Path(name)
@@ -358,17 +358,17 @@ def work_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def limits(seconds: float, program: str = "the compiler") -> Iterator[dict[str, Any]]:
-    """Provide limits for `isolated.run` and `run_command`; a failure raises a CompileError."""
+    """Yield limits for `isolated.run` and `run_command`. A failure becomes a CompileError."""
     try:
         yield {"seconds": seconds, "memory": memory_limit()}
     except isolated.Failure as failure:
         if failure.kind == "late":
             raise CompileError(f"{program} took longer than {seconds:g} s") from failure
         if failure.kind == "ended":
-            how = ending(failure.code, failure.output)
+            description = ending(failure.code, failure.output)
             if not failure.output.strip() and _is_full():
-                how += f": no space left on device: {tempfile.gettempdir()}"
-            raise CompileError(f"{program} {how}") from failure
+                description += f": no space left on device: {tempfile.gettempdir()}"
+            raise CompileError(f"{program} {description}") from failure
         reason = reason_in(f"{failure}\n{failure.output}")
         raise CompileError(reason or failure.kind) from failure
 
@@ -393,8 +393,8 @@ def ending(code: int, text: str) -> str:
     """Return a description of a program's exit code (-n or 128 + n for signal n) and output."""
     if 128 < code < 256:  # a shell or a container reports signal n as 128 + n
         code = 128 - code
-    how = f"{'crashed' if is_crash(code) else 'failed'} ({exit_description(code)})"
-    return f"{how}: {reason_in(text)}".removesuffix(": ")
+    description = f"{'crashed' if is_crash(code) else 'failed'} ({exit_description(code)})"
+    return f"{description}: {reason_in(text)}".removesuffix(": ")
 
 
 def reason_in(text: str) -> str:

@@ -89,11 +89,13 @@ class InlineFunctions(ir.passes.InPlacePass):
         names = Names(all_graphs(model))
         kept = set()
         for node in (node for graph in all_graphs(model) for node in graph):
-            if function := model.functions.get(node.op_identifier()):
-                node.resize_outputs(len(function.outputs))
-                if any(map(self.options.keeps, node.outputs)):
-                    kept.add(node.op_identifier())
-            for value in node.outputs if function else ():
+            function = model.functions.get(node.op_identifier())
+            if function is None:
+                continue
+            node.resize_outputs(len(function.outputs))
+            if any(map(self.options.keeps, node.outputs)):
+                kept.add(node.op_identifier())
+            for value in node.outputs:
                 # a node of the function may read the value, which then requires a name
                 value.name = value.name or names.fresh("unread")
         opsets = dict(model.opset_imports)

@@ -1,14 +1,14 @@
-"""A component of runtime_fold as a model for MLIR compilers, and the requirements of its inputs.
+"""Prepare a component of runtime_fold for MLIR compilers, and find the requirements of its inputs.
 
-Ops that compilers lower badly, or not at all, are replaced by simpler ops. Every replacement
+Ops that compilers lower badly, or cannot lower, are replaced by simpler ops. Every replacement
 computes the same numbers, or computes them more accurately.
 
 Compiled code does not check its operands. With incompatible sizes or indices, it reads memory
-outside of them. So a component is compiled only if no op in it can fail, as `analysis.failures`
-proves. The proof may require that sizes of inputs are equal. Such sizes get the same name, or a
-number, and callers must pass inputs with these sizes. Equations between two different expressions
-are not solved. If the definition of an op does not state which sizes must be equal, all its
-operands must have constant sizes. A trial run of the kernel then shows that the sizes are
+outside of the operands. A component is therefore compiled only if `analysis.failures` proves that
+no op in it can fail. The proof may require that sizes of inputs are equal. Such sizes get the same
+name, or a number, and callers must pass inputs with these sizes. Equations between two different
+expressions are not solved. If the definition of an op does not state which sizes must be equal, all
+its operands must have constant sizes. A trial run of the kernel then shows that the sizes are
 compatible.
 """
 
@@ -49,8 +49,8 @@ from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.splitting.parts import nodes_computing, operands_of, part_of
 from onnxfold.support.forks import cached_property
 
-# Largest constants that become part of a kernel: a few numbers, such as exponents, limits and
-# scales of an image, and possible shapes and indices. Other constants are inputs of the kernel:
+# Only small constants become part of a kernel: a few numbers, such as exponents, limits and scales
+# of an image, and integers that may be shapes or indices. Other constants are inputs of the kernel:
 # weights, because all layers can then share one kernel, and tables, because compilers would
 # generate much code.
 _MAX_NUMBERS = 16
@@ -63,7 +63,7 @@ _Sizes = list[int | str | None]
 
 
 class Component:
-    """A part of runtime_fold, as a separate model, that has no nodes in common with other parts.
+    """A part of runtime_fold that has no nodes in common with other parts, as a separate model.
 
     Attributes:
         dtypes: The NumPy names of the dtypes of the outputs.
@@ -77,8 +77,8 @@ class Component:
     """
 
     def __init__(self, fold: ir.Model, outputs: Sequence[str]) -> None:
-        made = {v.name: v for v in fold.graph.outputs}
-        self.original = part_of(fold, [made[name] for name in outputs], defaults=False)
+        values = {v.name: v for v in fold.graph.outputs}
+        self.original = part_of(fold, [values[name] for name in outputs], defaults=False)
         self.model = self.original.clone()
         self.outputs = [v.name or "" for v in self.model.graph.outputs]
         self.inputs = [v.name or "" for v in self.model.graph.inputs]
@@ -89,14 +89,15 @@ class Component:
         self.graph_hash = hashlib.sha256(self.content).hexdigest()
 
     @cached_property
-    def demands(self) -> Demands:  # noqa: D102  an attribute
+    def demands(self) -> Demands:  # noqa: D102  documented as an attribute of the class
         return demands(self.original)
 
 
-# Maximum estimated work of a kernel that `auto` compiles, relative to the work of onnxruntime.
 _MAX_WORK_RATIO = 0.7
-# Minimum work that such a kernel saves, in bytes: about half a millisecond.
+"""Maximum estimated work of a kernel that `auto` compiles, relative to the work of onnxruntime."""
+
 _MIN_SAVED = 4 << 20
+"""Minimum work in bytes that a kernel must save for `auto`. It takes about half a millisecond."""
 
 
 def reasons_not_to_compile(
@@ -104,27 +105,27 @@ def reasons_not_to_compile(
 ) -> dict[str, str]:
     """Return the reasons why kernels are unlikely to be faster, by the component's first output.
 
-    A kernel is timed before it is used. So a wrong estimate causes a useless compilation or misses
-    a faster kernel.
+    A kernel is timed before it is used. The cost of a wrong estimate is therefore only a useless
+    compilation or a missed faster kernel.
     """
     sizes = NominalSizes(ModelFacts(fold, runtime_constants=fold.graph.inputs), nominal)
-    made = {v.name: v for v in fold.graph.outputs}
+    values = {v.name: v for v in fold.graph.outputs}
     reasons = {}
     for names in components:
-        outputs = [made[name] for name in names]
+        outputs = [values[name] for name in names]
         single, fused = work_fused(*nodes_computing(outputs), outputs, sizes)
         if not fused <= _MAX_WORK_RATIO * single < math.inf:
             reasons[names[0]] = "a kernel is unlikely to be faster, because it can fuse little"
         elif single - fused < _MIN_SAVED:
-            reasons[names[0]] = "it is too small to gain from a kernel"
+            reasons[names[0]] = "it is too small to benefit from a kernel"
     return reasons
 
 
 def canonical(model: ir.Model) -> bytes:
-    """Serialize a model without data that do not affect the results: names, texts and metadata.
+    """Serialize a model without names, texts and metadata, which do not affect the results.
 
-    Values and symbolic dimensions are numbered in the order in which they appear. So the kernel of
-    one layer of a model is reused for the next layer.
+    Values and symbolic dimensions are numbered in the order in which they appear. Similar layers
+    then have equal content, so one kernel computes all of them.
     """
     clone = model.clone()
     common.ClearMetadataAndDocStringPass()(clone)
@@ -141,7 +142,7 @@ def canonical(model: ir.Model) -> bytes:
                 attribute.doc_string = None
                 if attribute.type == ir.AttributeType.TENSOR:
                     attribute.value.name = None
-    for prefix in ("\0", "v"):  # an old name may be one of the new ones
+    for prefix in ("\0", "v"):  # in two steps, because an old name may be equal to a new name
         for k, value in enumerate(values):
             value.name = f"{prefix}{k}"
     dims: dict[str, str] = {}
@@ -163,7 +164,7 @@ def canonical(model: ir.Model) -> bytes:
 
 
 def prepare(model: ir.Model) -> list[str]:
-    """Rewrite a model in place; return the names of the weights that became its last inputs."""
+    """Rewrite a model in place, and return the names of weights that became its last inputs."""
     analysis = ModelFacts(model, runtime_constants=()).types
     _declare_sizes(analysis)
     names = Names(analysis.scopes.graphs())
@@ -182,8 +183,8 @@ def prepare(model: ir.Model) -> list[str]:
 def _declare_sizes(analysis: SymbolicAnalysis) -> None:
     """Declare the static sizes of all results, given that no input is empty.
 
-    IREE computes wrong sizes from a -1 in the computed shape of a Reshape. Where an input is empty,
-    a 0 in that shape would stand for another size; kernels are not called with such inputs.
+    IREE computes wrong sizes from a -1 in the computed shape of a Reshape. A 0 in that shape would
+    have another meaning if an input is empty, but kernels are not called with empty inputs.
     """
     graph = analysis.model.graph
     symbol = analysis.algebra.symbol
@@ -199,7 +200,10 @@ def _declare_sizes(analysis: SymbolicAnalysis) -> None:
 
 
 def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
-    """A batch of matrices times one matrix is one larger product; importers repeat the matrix."""
+    """Replace the product of a batch of matrices and one matrix by one larger product.
+
+    Importers would repeat the matrix for each element of the batch.
+    """
     a, b = node.inputs[:2]
     assert a is not None and b is not None
     left = analysis.of(a).shape
@@ -221,7 +225,10 @@ def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> 
 
 
 def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int) -> None:
-    """Subtract the mean before a normalization: compilers take E[x^2] - E[x]^2 for the variance."""
+    """Subtract the mean before a normalization, which makes it more accurate.
+
+    Compilers compute the variance as E[x^2] - E[x]^2.
+    """
     x = node.inputs[0]
     assert x is not None
     shape = analysis.of(x).shape
@@ -231,13 +238,13 @@ def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int)
     axis = int(node.attributes.get_int("axis", -1) or 0) if is_layer else 2
     axes = list(range(axis % len(shape), len(shape)))
     make = NodeInserter(node, names)
-    # from opset 18 on, the axes are an operand
+    # From opset 18 on, the axes are an operand.
     mean = make.ReduceMean(x, axes=axes) if opset < 18 else make.ReduceMean(x, make.constant(axes))
     node.replace_input_with(0, make.Sub(x, mean))
 
 
 def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
-    """Blocks of elements that share a scale become an axis; compilers refuse blocks."""
+    """Turn blocks of elements that share a scale into an axis, because compilers reject blocks."""
     x, scale, *zeros = (v for v in node.inputs if v is not None)
     size = node.attributes.get_int("block_size", 0)
     shape = analysis.of(x).static_shape
@@ -260,9 +267,9 @@ def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) 
 def _compute_in_float32(
     node: ir.Node, analysis: SymbolicAnalysis, names: Names, opsets: Mapping[str, int]
 ) -> None:
-    """Round only the result to half precision, as onnxruntime does.
+    """Compute in float32 and round only the result to half precision, as onnxruntime does.
 
-    A compiler also adds up in half precision, where a sum of 2,048 ones does not grow any more.
+    Compilers also compute sums in half precision. In float16, 2,048 + 1 is 2,048.
     """
     halves = {v for v in node.inputs if v is not None and analysis.of(v).dtype in _HALF}
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
@@ -290,7 +297,7 @@ def _replace(node: ir.Node, new: ir.Value) -> None:
 
 
 def _weights_to_inputs(graph: ir.Graph) -> list[str]:
-    """Make inputs of weights, in the order in which they are read."""
+    """Turn weights into inputs, in the order in which the nodes read them, and return the names."""
     names: list[str] = []
     for value in dict.fromkeys(v for node in graph for v in operands_of(node)):
         tensor = storage.stored_tensor(value)
@@ -302,7 +309,7 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
             value.shape = ir.Shape(tensor.shape.numpy())
             make_input(value)
             names.append(value.name)
-        elif tensor.dtype != ir.DataType.STRING:  # compilers read no other files
+        elif tensor.dtype != ir.DataType.STRING:  # compilers do not read data files
             content = np.array(tensor.numpy())
             set_tensor(value, ir.tensor(content, dtype=tensor.dtype, name=value.name))
     return names
@@ -321,8 +328,8 @@ class Demands(NamedTuple):
     """The requirements of the inputs of a component.
 
     Attributes:
-        inputs: Their types. Sizes with the same name must be equal.
-        reason: The reason why the component may fail on such inputs; None if it can be compiled.
+        inputs: The types of the inputs. Sizes with the same name must be equal.
+        reason: The reason why the component may fail on such inputs. None if it can be compiled.
         memory: The bytes of all values of the component, as in a `Kernel`.
     """
 
@@ -365,7 +372,7 @@ def demands(model: ir.Model) -> Demands:
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
-    """Return the bytes of all values. A size computed by a division counts as the dividend."""
+    """Return the bytes of all values. For a quotient, the size of the dividend is used."""
     algebra = failures.algebra
     counts: dict[tuple[str, ...], int] = {}
     nodes = model.graph.all_nodes()
@@ -395,7 +402,7 @@ def _reason(node: ir.Node, failures: Failures) -> str | None:
 
 
 def _equal_sizes(failures: Failures) -> tuple[str, str | int] | None:
-    """Return the name of a size of the inputs and the size that it must equal; None without any."""
+    """Return the name of a size of the inputs and the size to which it must be equal, or None."""
     for pair in failures.unequal:
         one, other = (n if isinstance(n, int) else failures.algebra.name_of(n) for n in pair)
         if one is not None and isinstance(other, str):

@@ -128,7 +128,7 @@ def test_the_reason_names_a_compiler_that_is_not_installed(adapter, tmp_path, mo
 
     monkeypatch.setattr(metadata, "version", without_iree)
     bundle = bundle_of(adapter, tmp_path, "a", "b", "scale", backend="iree")
-    assert "pip install onnxfold[iree]" in bundle.manifest.kernels[0].reason
+    assert "pip install 'onnxfold[iree]'" in bundle.manifest.kernels[0].reason
     assert not kernel_folder().exists()
 
 

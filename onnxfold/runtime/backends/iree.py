@@ -1,6 +1,6 @@
-"""IREE: compiles MLIR ahead of time for this machine's CPU; installed from pip wheels.
+"""The backend IREE, which compiles MLIR ahead of time for CPUs.
 
-It runs in another process, as the compiler may crash.
+The compiler runs in a child process, because it may crash.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _TILING = "--iree-dispatch-creation-data-tiling"
-_WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # several registers at a time
+_WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # operations on several registers
 _TARGET = "--iree-llvmcpu-target-cpu"
 _FEATURES = "--iree-llvmcpu-target-cpu-features"
-_ON_CPUS = {
+_CPU_VALUES = {
     "iree-hal-target-device": ("local",),
     "iree-hal-target-backends": ("llvm-cpu", "vmvx"),
     "iree-hal-local-target-device-backends": ("llvm-cpu", "vmvx"),
@@ -72,21 +72,27 @@ FLAGS = (
 _BLOCK = "--iree-llvmcpu-distribution-size"
 _THREADS = "--iree-llvmcpu-number-of-threads"
 _OF_PROCESS = ("--iree-opt-level",)
-"""Options that are set for the whole process, because a session applies the level only in part."""
+"""Options that are set for the process, because a session applies the level only partly."""
 _OPTION_IN_HELP = re.compile(r"^ +--?([A-Za-z0-9][\w.-]*)", re.MULTILINE)
 _PRINT_OPTIONS = """
 from iree.compiler.api import _initializeGlobalCL
 _initializeGlobalCL("iree", "--help-hidden")
 """
-"""A program that prints all options of the compiler library: the function ends the process."""
-_SECONDS_TO_LIST = 30.0
+"""A program that prints all options of the compiler library. The function ends the process."""
+_LISTING_SECONDS = 30.0
+"""Time limit for listing the options."""
 
 _DEVICE = "local-task"
-# Reuse the memory of earlier results. Free and used memory together are limited to 2 GiB.
+# The allocator reuses the memory of earlier results. Free and used memory together are limited to
+# 2 GiB.
 _ALLOCATOR = "caching:device_local=*;2gib;256"
-_ALIGNMENT = 64  # bytes, of operands that IREE reads in place
-_LOW = 64  # elements
-_LITTLE = 1 << 17  # bytes; smaller operands are copied, because sharing memory takes longer
+_ALIGNMENT = 64
+"""Alignment in bytes of operands that IREE reads in place."""
+_MAX_RANK = 64
+"""Maximum number of elements over which a product of low rank sums."""
+_MIN_SHARED_BYTES = 1 << 17
+"""Minimum size of operands that IREE reads in place. Smaller operands are copied, because sharing
+their memory takes longer."""
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
 """Ops that IREE miscompiles for some values, except for Range of constants. IREE itself rejects ops
@@ -101,7 +107,7 @@ class Iree:
     target_option = _TARGET
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        refuse_accelerators(options, _ON_CPUS)
+        refuse_accelerators(options, _CPU_VALUES)
         target_cpu = f"{_TARGET}={default_cpu() or 'host'}"
         blocks = (f"{_BLOCK}={1 << 14}", f"{_THREADS}={4 * processors()}")
         self._flags = with_options((*FLAGS, target_cpu, *blocks), options)
@@ -109,29 +115,29 @@ class Iree:
         self._cpu = cpu_key(None if has_features else value_of(_TARGET, self._flags))
 
     def missing(self) -> str | None:
-        """Return the reason why IREE cannot compile here; None if it can."""
+        """Return the reason why IREE cannot compile on this machine, or None."""
         for package in ("compiler", "runtime"):
             if not _version(f"iree-base-{package}"):
-                return f"iree-base-{package} is not installed (pip install onnxfold[iree])"
+                return f"iree-base-{package} is not installed: pip install 'onnxfold[iree]'"
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return the reasons why the model cannot be compiled; empty if it can."""
-        fixed = {*model.graph.initializers.values()} - {*model.graph.inputs}
+        """Return the reasons why the model cannot be compiled, or an empty list."""
+        constants = {*model.graph.initializers.values()} - {*model.graph.inputs}
         denied = dict.fromkeys(
             node.op_type
             for node in model.graph
             if node.op_type in DENIED
-            and not (node.op_type == "Range" and fixed.issuperset(node.inputs))
+            and not (node.op_type == "Range" and constants.issuperset(node.inputs))
         )
         reasons = [f"IREE miscompiles {op} for some values" for op in denied]
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 
     def key_of(self, graph: str) -> dict[str, str]:
         """Return the source, compiler and target of a kernel, given the hash of its model."""
-        maker = _version("iree-base-compiler")
+        compiler = _version("iree-base-compiler")
         machine = {**_runtime(), "cpu": self._cpu}
-        return {"graph": graph, "maker": maker, **machine, "flags": " ".join(self._flags)}
+        return {"graph": graph, "maker": compiler, **machine, "flags": " ".join(self._flags)}
 
     def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
         """Return the options that the compiler does not have, each with a suggestion."""
@@ -142,25 +148,25 @@ class Iree:
         }
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Compile a model in a child process; see `Backend.compile`."""
-        given = [np.frombuffer(content, np.uint8)]
-        (module,) = self._run_compiler("compile_model", {}, given, seconds)
+        """Compile a model in a child process, see `Backend.compile`."""
+        arrays = [np.frombuffer(content, np.uint8)]
+        (module,) = self._run_compiler("compile_model", {}, arrays, seconds)
         file = target.with_suffix(".vmfb")
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
-        """Write the model as imported, in lower dialects, and the code of each kernel."""
-        given = [np.frombuffer(content, np.uint8)]
-        self._run_compiler("dump_stages", {"folder": str(folder.resolve())}, given, seconds)
+        """Write the imported model, its lower dialects, and the code of each kernel."""
+        arrays = [np.frombuffer(content, np.uint8)]
+        self._run_compiler("dump_stages", {"folder": str(folder.resolve())}, arrays, seconds)
 
     def _run_compiler(
         self, function: str, request: Mapping[str, Any], arrays: Sequence[Array], seconds: float
     ) -> Sequence[Array]:
-        """Call a function of this module, with the compiler's flags, in a child process.
+        """Call a function of this module with the compiler's flags in a child process.
 
         IREE rejects some kernels with wide vectors, such as products over a dynamic dimension on
-        CPUs without AVX-512. These are compiled with vectors of the default width.
+        CPUs without AVX-512. These kernels are compiled with vectors of the default width.
         """
         deadline = time.monotonic() + seconds
         default_width = [flag for flag in self._flags if flag != _WIDE]
@@ -181,32 +187,34 @@ class Iree:
                 raise error from None
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Return the reason why a stored kernel with this key cannot run here; None if it can."""
-        here = _runtime()
-        if not here["iree"]:
+        """Return the reason why a stored kernel with this key cannot run here, or None."""
+        current = _runtime()
+        if not current["iree"]:
             return "iree-base-runtime is not installed"
         for entry, name in (("iree", "IREE"), ("device", "the device")):
-            if key.get(entry) != here[entry]:
-                return f"the kernel was compiled for {name} {key.get(entry)}, here is {here[entry]}"
+            if key.get(entry) != current[entry]:
+                compiled = f"the kernel was compiled for {name} {key.get(entry)}"
+                return f"{compiled}, and this machine has {current[entry]}"
         return unusable_cpu(key.get("cpu", ""))
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored module; see `Backend.load`."""
+        """Return a kernel of a stored module, see `Backend.load`."""
         from iree import runtime
 
         file = folder / str(kernel.file)
-        own = [np.asarray(weights[name]) for name in kernel.weights]
-        # copies are outside of the memory of earlier results
-        own = [
+        weight_arrays = [np.asarray(weights[name]) for name in kernel.weights]
+        # Without these aligned copies, IREE would copy the weights into memory that it reuses for
+        # results.
+        weight_arrays = [
             array_of(ort_copy(ort_value(w))) if _is_shared(w) and not _is_aligned(w) else w
-            for w in own
+            for w in weight_arrays
         ]
 
         def open_module() -> tuple[Any, list[Any]]:
             config = THIS_PROCESS.shared(_Device).config
             module = runtime.VmModule.copy_buffer(config.vm_instance, content)
             function = runtime.load_vm_module(module, config)[kernel.function]
-            return function, [*map(_to_device, own)]
+            return function, [*map(_to_device, weight_arrays)]
 
         opened = forks.ProcessLocal[tuple[Any, list[Any]]]()
         try:
@@ -220,16 +228,16 @@ class Iree:
         lock = forks.Lock()  # calls from several threads are serialized
 
         def run(values: Values) -> dict[str, Any]:
-            given = [array_of(values[name]) for name in kernel.inputs]
+            inputs = [array_of(values[name]) for name in kernel.inputs]
             with lock:
-                function, held = opened.get(open_module)
-                made = function(*map(_to_device, given), *held)
-                made = made if isinstance(made, (tuple, list)) else [made]
-                # IREE's own view does not keep the device's array alive
-                views = [(result, np.asarray(result.to_host())) for result in made]
-                results = [_over(view, (result, view)) for result, view in views]
-            for k, result in enumerate(results):  # a Reshape alone returns the operand's memory
-                if any(np.may_share_memory(result, array) for array in (*given, *own)):
+                function, device_weights = opened.get(open_module)
+                outputs = function(*map(_to_device, inputs), *device_weights)
+                outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+                # IREE's own view does not keep the device's array alive.
+                views = [(output, np.asarray(output.to_host())) for output in outputs]
+                results = [_view_with_owner(view, (output, view)) for output, view in views]
+            for k, result in enumerate(results):  # a single Reshape returns the operand's memory
+                if any(np.may_share_memory(result, array) for array in (*inputs, *weight_arrays)):
                     results[k] = result.copy()
             return {  # IREE does not distinguish signed and unsigned integers
                 name: result.view(dtype)
@@ -242,7 +250,7 @@ class Iree:
 class _Device:
     """The device that all modules share, with a thread for each core.
 
-    A forked process opens its own: the threads of its parent's device do not exist in it.
+    A forked process opens its own device, because the threads of its parent do not exist in it.
     """
 
     def __init__(self) -> None:
@@ -251,7 +259,7 @@ class _Device:
 
     @property
     def config(self) -> Any:
-        """The device as modules are loaded with it."""
+        """The configuration with which modules are loaded on the device."""
         return self._opened.get(self._open)
 
     def _open(self) -> Any:
@@ -260,7 +268,7 @@ class _Device:
         runtime._binding.disable_leak_checker()
         driver = runtime._binding.create_hal_driver(_DEVICE)
         device = driver.create_default_device(allocators=[_ALLOCATOR])
-        # arrays that the interpreter frees after the device at the end would crash
+        # At exit, the interpreter may free the device before an array, which would then crash.
         forks.never_destroy(device)
         return runtime.Config(device=device)
 
@@ -270,27 +278,27 @@ class _Device:
 
 
 def _to_device(array: Array) -> Any:
-    """Return an array for the device, on the same memory if that is aligned; otherwise a copy."""
+    """Return an array for the device. It uses the same memory if possible, or else it is a copy."""
     from iree import runtime
 
     device = THIS_PROCESS.shared(_Device).config.device
     if not (_is_shared(array) and _is_aligned(array)):
         return runtime.asdevicearray(device, array)
-    # NumPy does not export read-only arrays
-    return device.from_dlpack_capsule(_over(array, array).__dlpack__())
+    # NumPy does not export read-only arrays.
+    return device.from_dlpack_capsule(_view_with_owner(array, array).__dlpack__())
 
 
 def _is_shared(array: Array) -> bool:
-    """Return whether the device uses an array's memory, if that is aligned."""
-    return array.nbytes >= _LITTLE and array.dtype.kind in "iuf"
+    """Return whether the device uses the memory of an array if the memory is aligned."""
+    return array.nbytes >= _MIN_SHARED_BYTES and array.dtype.kind in "iuf"
 
 
 def _is_aligned(array: Array) -> bool:
     return array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
 
 
-def _over(array: Array, owner: Any) -> Array:
-    """Return a writable array on the memory of a contiguous one, which keeps the owner alive."""
+def _view_with_owner(array: Array, owner: Any) -> Array:
+    """Return a writable view of a contiguous array. The view keeps the owner alive."""
     content = bytes_at(array.ctypes.data, array.nbytes, owner)
     return content.view(array.dtype).reshape(array.shape)
 
@@ -298,21 +306,21 @@ def _over(array: Array, owner: Any) -> Array:
 @functools.cache
 def _known_options() -> frozenset[str]:
     """Return the names of all options of the compiler, without dashes."""
-    with limits(_SECONDS_TO_LIST) as bounds:
+    with limits(_LISTING_SECONDS) as bounds:
         names, _ = isolated.run(f"{__name__}:list_options", **bounds)
     return frozenset(names)
 
 
 @functools.cache
 def _runtime() -> dict[str, str]:
-    """Return the version of the runtime and its device, on which kernels depend."""
+    """Return the version of the runtime and its device. Kernels depend on both."""
     return {"iree": _version("iree-base-runtime"), "device": _DEVICE}
 
 
 def _takes(value: ir.Value) -> bool:
-    """Return whether the type of a value is supported: NumPy's own numbers except complex ones.
+    """Return whether the type of a value is supported: all real numbers of NumPy.
 
-    Results may also be bfloat16; operands are rounded differently.
+    Results may also be bfloat16. Operands may not, because IREE rounds them differently.
     """
     name = "undefined" if value.dtype is None else value.dtype.name.lower()
     if name in ("undefined", "bfloat16"):
@@ -328,18 +336,18 @@ def _version(package: str) -> str:
         return ""
 
 
-# ---------------------------------------------------------------- in the other process
+# ---------------------------------------------------------------- in the child process
 
 
 def list_options(request: object, arrays: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Return the names of all options of the compiler, without dashes."""
     command = [sys.executable, "-c", _PRINT_OPTIONS]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return sorted({*_OPTION_IN_HELP.findall(done.stdout)}), []
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return sorted({*_OPTION_IN_HELP.findall(result.stdout)}), []
 
 
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Compile a serialized model, with "flags", to an IREE module."""
+    """Compile a serialized model to an IREE module, with the flags in the request."""
     from iree.compiler.api import Output
 
     with _imported(arrays[0].tobytes(), request["flags"]) as invocation:
@@ -351,15 +359,15 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
 
 
 def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Write the stages of compiling a serialized model to a module into "folder"."""
+    """Write the stages of compiling a serialized model into the folder in the request."""
     folder = Path(request["folder"])
-    own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
+    flags = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
     kernels = folder / _KERNELS
-    own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
-    with _imported(arrays[0].tobytes(), own) as invocation:
+    flags += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
+    with _imported(arrays[0].tobytes(), flags) as invocation:
         for name, pipeline in _STAGES.items():
             if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
-                raise CompileError(f"IREE refuses the model on the way to {name}")
+                raise CompileError(f"IREE rejects the model before the stage {name}")
             _write_stage(invocation, folder / f"{name}.mlir")
         for number, phase in enumerate(_run_phases(invocation, _PHASES), len(_STAGES) + 1):
             _write_stage(invocation, folder / f"{number:02}-{phase}.mlir")
@@ -376,7 +384,7 @@ def _write_stage(invocation: Any, file: Path) -> None:
 
 
 def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
-    """Compile phase by phase; yield each phase at its end.
+    """Compile phase by phase, and yield each phase at its end.
 
     `_ALLOCATING` must be among the phases.
     """
@@ -404,9 +412,9 @@ def _allocate_at_once(module: Any) -> None:
     for old in [operation for operation in found if operation.name == "stream.resource.alloca"]:
         (memory, done) = old.results
         (size, *awaited) = old.operands
-        given = {name: old.attributes[name] for name in old.attributes}
+        attributes = {name: old.attributes[name] for name in old.attributes}
         with ir.InsertionPoint(old), old.location:
-            new = ir.Operation.create("stream.resource.alloc", [memory.type], [size], given)
+            new = ir.Operation.create("stream.resource.alloc", [memory.type], [size], attributes)
             awaited.append(ir.Operation.create("stream.timepoint.immediate", [done.type]).result)
         memory.replace_all_uses_with(new.result)
         done.replace_all_uses_with(awaited[0])
@@ -416,11 +424,11 @@ def _allocate_at_once(module: Any) -> None:
 def _has_low_rank(graph: Any) -> bool:
     """Return whether all products sum over few elements, such as the rank of an adapter.
 
-    The rank may be dynamic. Such products are fused with the following ops unless they are tiled.
+    The rank may be dynamic. Without tiling, IREE fuses such products with the following ops.
     """
     shapes = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
     factors = [shapes.get(n.input[0]) for n in graph.node if n.op_type in ("Gemm", "MatMul")]
-    return bool(factors) and all(dims and dims[-1].dim_value <= _LOW for dims in factors)
+    return bool(factors) and all(dims and dims[-1].dim_value <= _MAX_RANK for dims in factors)
 
 
 # Pipelines after IREE's own input stage; "builtin.module(...)" around them would have no effect.
@@ -448,19 +456,20 @@ _PHASES = (
 _ALLOCATING = "stream"
 """The phase after which the module allocates memory."""
 _KERNELS = "kernels"
-"""The folder with the code of each kernel, beside the stages."""
+"""The folder with the code of each kernel, next to the stages."""
 
 
 @contextlib.contextmanager
 def _imported(content: bytes, flags: list[str]) -> Iterator[Any]:
-    """Provide the invocation of a compiler that has read a serialized model."""
+    """Yield the invocation of a compiler that has imported a serialized model."""
     import onnx
     from iree.compiler.api import Session, _initializeGlobalCL
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
-    transposes = any(node.op_type == "Transpose" for node in model.graph.node)  # twice as slow
-    left = (_TILING if _has_low_rank(model.graph) else "", _WIDE if transposes else "")
+    transposes = any(node.op_type == "Transpose" for node in model.graph.node)
+    # With wide vectors, a Transpose takes twice as long.
+    omitted = (_TILING if _has_low_rank(model.graph) else "", _WIDE if transposes else "")
     with Session() as session:
         of_sessions = {name_of_option(flag) for flag in session.get_flags()}
     of_process = [
@@ -469,7 +478,7 @@ def _imported(content: bytes, flags: list[str]) -> Iterator[Any]:
     _initializeGlobalCL("iree", *of_process)
     with Session() as session:
         try:
-            session.set_flags(*(f for f in flags if f not in left and f not in of_process))
+            session.set_flags(*(f for f in flags if f not in omitted and f not in of_process))
         except ValueError as error:
             raise CompileError(" ".join(str(error).split())) from error
         context = session.context

@@ -1,4 +1,4 @@
-"""Hold inputs of an `InferenceSession` constant, either by name or because their values repeat."""
+"""Hold inputs of an `InferenceSession` constant, by name or because their values repeat."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class SplittableModel:
             )
             bundle = kept_bundle(self.kept, names)
             if bundle is None:
-                raise NotWorthwhileError(reason or "the cache has no room for the split model")
+                raise NotWorthwhileError(reason or "the cache is too small for the split model")
         session = Session(bundle, self.options, self.providers, cache=cache)
         session.open_fold()
         return SplitSession(session, bundle.share)

@@ -86,7 +86,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     - The session options read or write other files.
     - The session options provide initializers or external data in memory.
     - There is no writable cache folder.
-    - onnxfold refuses the model.
+    - onnxfold rejects the model.
 
     With ``runtime_constants="auto"``, the session compares the inputs that are worth holding
     constant with those of earlier runs. If their values repeat, a background thread splits the
@@ -113,7 +113,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         TypeError: A keyword is unknown.
         UsageError: The level, the target or an input does not exist.
         ModelError: The model cannot be split by the named inputs.
-        Exception: onnxruntime refuses the model. Its exceptions have no common base class.
+        Exception: onnxruntime rejects the model. Its exceptions have no common base class.
     """
 
     @checked
@@ -190,7 +190,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         return self._constants.report()
 
     def wait_for_runtime_constants(self, timeout: float | None = None) -> RuntimeConstants:
-        """Wait until a split model that is being prepared can be used.
+        """Wait until a split model in preparation can be used.
 
         Args:
             timeout: Maximum time to wait in seconds. None means no limit.

@@ -89,9 +89,9 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     - onnxfold rejects the model.
 
     With ``runtime_constants="auto"``, the session compares the inputs that are worth holding
-    constant with those of earlier runs. If their values repeat, a background thread splits the
+    constant with the inputs of earlier runs. If their values repeat, a background thread splits the
     model. Later runs compute the nodes that depend only on these inputs once for each value. The
-    results have the same bits as those of `Session`.
+    results have the same bits as the results of `Session`.
 
     Args:
         path_or_bytes: The path or the bytes of a model.

@@ -58,7 +58,7 @@ _MAX_ROWS = 12
 """Maximum number of candidates in the text."""
 
 _MAX_PAIRED = 12
-"""Maximum number of inputs of which all pairs are examined."""
+"""Maximum number of inputs whose pairs are examined."""
 
 
 @checked
@@ -247,8 +247,8 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
     weight_names = (*model.graph.initializers, *parameter_names(model).values())
     if fnmatch.filter(weight_names, ADAPTERS):
         # Adapters are merged with other weights, which may change last bits.
-        own: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
-        adapted = _Prepared(original, own, None)
+        merging: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
+        adapted = _Prepared(original, merging, None)
         names = adapted.names
         merge_runtime_constants(adapted.model, names, adapted.options, nominal=adapted.nominal)
         adapters = candidate_of(names, adapted)
@@ -365,8 +365,8 @@ class _Prepared:
         self.model = model
         if folder is not None:
             check_source(model, folder)
-        own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-        others = {name: value for name, value in arguments.items() if name not in own}
+        split_names = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
+        others = {name: value for name, value in arguments.items() if name not in split_names}
         options = options_of(others, OptionArguments)
         self.fold_at = arguments.get("fold_at", "compile")
         self.max_cache = arguments.get("max_cache")

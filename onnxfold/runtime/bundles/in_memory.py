@@ -238,7 +238,7 @@ def _by_reference(
             return _by_reference(model, options, providers)
         if failure is not None:
             raise failure
-        # Initializers in memory become views of the scratch file, which the session maps anyway.
+        # Initializers in memory become views of the scratch file, which the session also maps.
         places = {id(place.tensor): place for place in (plan.data.tensors if plan.data else ())}
         for graph in all_graphs(model) if places else ():
             for value in graph.initializers.values():

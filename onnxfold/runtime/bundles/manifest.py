@@ -115,7 +115,7 @@ class Kernel:
     seconds: float | None = None
     """Minimum wall time of several runs of the kernel, in seconds."""
     onnxruntime_seconds: float | None = None
-    """Minimum wall time of onnxruntime, in seconds. Its runs alternate with those of the kernel."""
+    """Minimum wall time of onnxruntime, in seconds. Its runs and the kernel's alternate."""
     cpu_seconds: float | None = None
     """Minimum CPU time of the runs of the kernel in seconds, including all threads."""
     onnxruntime_cpu_seconds: float | None = None

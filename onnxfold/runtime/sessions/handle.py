@@ -70,10 +70,10 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
         self._refuse([name])
         super().bind_cpu_input(name, arr_on_cpu)
 
-    def bind_input(self, name: str, *place: Any, **rest: Any) -> None:
+    def bind_input(self, name: str, *args: Any, **kwargs: Any) -> None:
         """See onnxruntime."""
         self._refuse([name])
-        super().bind_input(name, *place, **rest)
+        super().bind_input(name, *args, **kwargs)
 
     def bind_ortvalue_input(self, name: str, ortvalue: onnxruntime.OrtValue) -> None:
         """See onnxruntime."""

@@ -209,19 +209,19 @@ class ObservedConstants:
             always: Whether to fold every new value, and to keep the split model in use if the
                 values do not repeat.
         """
-        held = frozenset(names)
+        constants = frozenset(names)
         capacity = self._max_cache_bytes // max(1, split.session.setting_bytes)
         history = ValueHistory(max(2, min(_MOST_VALUES, capacity)))
         with self._lock:
             before = self._in_use
             self._folds_always = always
             self._misses = 0
-            self._in_use = _InUse(held, held & self._required, split, history)
+            self._in_use = _InUse(constants, constants & self._required, split, history)
         if before is not None:
             before.split.session.close()
         if not self._is_logged:
             self._is_logged = True
-            found = ", ".join(sorted(held))
+            found = ", ".join(sorted(constants))
             text = "%s: the values of %s repeat, so %.0f %% of the work runs once for each value"
             logger.info(text, self._name, found, 100 * split.share)
 
@@ -238,7 +238,7 @@ class ObservedConstants:
             sizes: Sizes of symbolic dimensions, by name.
             is_awaited: Whether the next run waits for the split model.
         """
-        held = sorted(names)
+        constants = sorted(names)
         with self._lock:
             is_running = self._preparation.value is not None
             if is_running or self._off is not None or self._splits >= _MOST_SPLITS:
@@ -250,12 +250,12 @@ class ObservedConstants:
             def work() -> None:
                 outcome: SplitSession | Exception
                 try:
-                    outcome = open_split(held, sizes)
+                    outcome = open_split(constants, sizes)
                 except Exception as error:  # onnxruntime's exceptions have no common base class
                     outcome = error
                 this = observer()
                 if this is not None:
-                    this._finish_preparation(held, outcome)
+                    this._finish_preparation(constants, outcome)
 
             thread = BackgroundThread(work)
             self._preparation.set(thread)
@@ -452,9 +452,9 @@ class ObservedConstants:
         feed: Mapping[str, Feed],
         run_options: Any,
     ) -> Sequence[Any]:
-        rest = {name: value for name, value in feed.items() if name not in in_use.names}
+        entry_feed = {name: value for name, value in feed.items() if name not in in_use.names}
         begin = time.perf_counter()
-        outputs: Sequence[Any] = getattr(handle, method)(output_names, rest, run_options)
+        outputs: Sequence[Any] = getattr(handle, method)(output_names, entry_feed, run_options)
         self._durations.add_entry(feed, time.perf_counter() - begin)
         self._runs += 1
         return outputs

@@ -78,7 +78,7 @@ class Session(Printable):
         sess_options: ``onnxruntime.SessionOptions`` for entry, from which the options for
             runtime_fold are derived. The defaults are onnxruntime's, except that threads spin for a
             millisecond at most. Options with external data in memory are rejected. Values of
-            ``add_initializer`` must equal those of the model, as onnxruntime requires.
+            ``add_initializer`` must be equal to the values in the model, as onnxruntime requires.
         providers: Execution providers, as for onnxruntime. The default is the CPU provider.
         backend: The backend of runtime_fold. With "auto", the session measures its folds and uses
             the faster of kernels and onnxruntime. A child process compiles the kernels of a model
@@ -243,7 +243,7 @@ class Session(Printable):
         """Return a binding for entry in which folded tensors are bound.
 
         Args:
-            handle: The folded tensors. None means those of the last fold.
+            handle: The folded tensors. None means the tensors of the last fold.
 
         Raises:
             UsageError: A runtime constant has no value yet.

@@ -93,23 +93,23 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
         raise OnnxFoldError("there is not enough memory", file=file) from error
 
 
-def suggestion(name: str, known: Collection[str], max_names: int = 12) -> str:
+def suggestion(name: str, valid_names: Collection[str], max_names: int = 12) -> str:
     """Return the end of a message about an unknown name.
 
     Args:
         name: The unknown name.
-        known: The valid names.
+        valid_names: The valid names.
         max_names: The maximum number of names to list if none is similar.
     """
     from difflib import get_close_matches
 
-    similar = get_close_matches(name, list(known)[:_MAX_COMPARED], 1)
+    similar = get_close_matches(name, list(valid_names)[:_MAX_COMPARED], 1)
     if similar:
         return f"; did you mean {similar[0]!r}?"
-    if not known:
+    if not valid_names:
         return "; there are none"
-    more = ", ..." if len(known) > max_names else ""
-    return f"; there are {', '.join(sorted(known)[:max_names])}{more}"
+    more = ", ..." if len(valid_names) > max_names else ""
+    return f"; there are {', '.join(sorted(valid_names)[:max_names])}{more}"
 
 
 def cut(text: str, max_length: int) -> str:

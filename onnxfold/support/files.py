@@ -210,10 +210,10 @@ def replacing(target: str) -> Iterator[BinaryIO]:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
         new.close()
-        put_in_place(new.path, target)
+        replace_file(new.path, target)
 
 
-def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
+def replace_file(new: str, path: str, target: str | None = None) -> str | None:
     """Replace the file at a path by a closed file. Memory mappings of the old file remain valid.
 
     On Windows, this may take two renames. If the process is killed between them, the old file is
@@ -235,8 +235,8 @@ def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
     return system.replace_file(new, path, aside, lambda: temporary_path(target))
 
 
-def remove_of(target: str, path: str) -> str | None:
-    """Remove a file that belongs to a target, and ignore errors. See `put_in_place`."""
+def remove_file(target: str, path: str) -> str | None:
+    """Remove a file that belongs to a target, and ignore errors. See `replace_file`."""
     with contextlib.suppress(OSError):
         return system.remove_file(path, lambda: temporary_path(target))
     return None

@@ -28,7 +28,7 @@ trims: list[Callable[[], None]] = []
 """Functions that make other allocators return freed memory to the system."""
 
 
-def give_back_freed() -> None:
+def release_freed_memory() -> None:
     """Make the C library and other allocators return freed memory to the system."""
     for trim in trims:
         trim()

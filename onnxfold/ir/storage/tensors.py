@@ -170,7 +170,7 @@ def replace_file(new: str, path: str, target: str) -> None:
         target: The path of the model with this file. The caller holds its lock.
     """
     file = _replaced_file(path)
-    _remove_at_end(files.put_in_place(new, path, target), file)
+    _remove_at_end(files.replace_file(new, path, target), file)
 
 
 def remove_file(path: str, target: str) -> None:
@@ -181,7 +181,7 @@ def remove_file(path: str, target: str) -> None:
         target: The path of the model that had this file. The caller holds its lock.
     """
     file = _replaced_file(path)
-    _remove_at_end(files.remove_of(target, path), file)
+    _remove_at_end(files.remove_file(target, path), file)
 
 
 def _replaced_file(path: str) -> MappedFile | None:

@@ -338,7 +338,7 @@ def _finish(folder: Path, *, fsync: bool) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     for name in sorted(_names_in(new), key=lambda name: name != MANIFEST):
         (folder / name).parent.mkdir(exist_ok=True)
-        files.put_in_place(str(new / name), str(folder / name), str(folder / _LOCKED))
+        files.replace_file(str(new / name), str(folder / name), str(folder / _LOCKED))
     if fsync:
         _sync(folder, [])
     # Remove the files of the old bundle that the new manifest does not name.
@@ -350,11 +350,11 @@ def _finish(folder: Path, *, fsync: bool) -> None:
         named = named | external_locations(str(folder / model))
     for name in (*_MODELS, *_DATA):
         if name not in named:
-            files.remove_of(str(folder / _LOCKED), str(folder / name))
+            files.remove_file(str(folder / _LOCKED), str(folder / name))
     kernels = {name for kernel in manifest.kernels for name in kernel.files}
     for path in folder.glob(f"{KERNELS}/*"):
         if _KERNEL.fullmatch(path.name) and f"{KERNELS}/{path.name}" not in kernels:
-            files.remove_of(str(folder / _LOCKED), str(path))
+            files.remove_file(str(folder / _LOCKED), str(path))
     shutil.rmtree(new)
 
 

@@ -30,7 +30,7 @@ from onnxfold.api.signatures import checked
 from onnxfold.runtime.bundles.bundle import hash_model
 from onnxfold.support import files, forks
 from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError
-from onnxfold.support.memory import give_back_freed
+from onnxfold.support.memory import release_freed_memory
 from onnxfold.support.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
 from onnxfold.support.system import cpu_features, writable_by_others
 from onnxfold.support.user_caches import put, touch
@@ -132,7 +132,7 @@ class FoldCache:
             make: Computes the tensors.
         """
         if self.stores_nothing:
-            return self._made(make)
+            return self._compute_only(make)
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
@@ -146,17 +146,17 @@ class FoldCache:
                 touch(self._store.path(key))  # a hit in memory is also a use of the files
             return found
         begin = time.perf_counter()
-        made = True
+        is_computed = True
         waited = awaited is not None
         try:
             if awaited is not None:
                 folded = awaited.result()
-                made = False
+                is_computed = False
                 return folded
             if self._store is None:
                 folded = make()
             else:
-                folded, made, waited = self._store.get(key, make)
+                folded, is_computed, waited = self._store.get(key, make)
             self._insert(key, folded)
             own.set_result(folded)
             return folded
@@ -168,8 +168,8 @@ class FoldCache:
             with self._lock:
                 if awaited is None:
                     self._pending.pop(key, None)
-                self._statistics.misses += made
-                self._statistics.hits += not made
+                self._statistics.misses += is_computed
+                self._statistics.hits += not is_computed
                 self._statistics.waits += waited
                 self._statistics.seconds += time.perf_counter() - begin
 
@@ -186,7 +186,7 @@ class FoldCache:
         with self._lock:
             self._entries.clear()
             self._statistics.bytes = 0
-        give_back_freed()
+        release_freed_memory()
 
     def _forget_threads(self) -> None:
         # The threads of the parent do not exist in a forked process. Freeing the tensors would use
@@ -195,7 +195,7 @@ class FoldCache:
         forks.never_destroy(tuple(self._entries.values()))
         self._statistics.bytes = sum(folded.nbytes for folded in self._entries.values())
 
-    def _made(self, make: Callable[[], Folded]) -> Folded:
+    def _compute_only(self, make: Callable[[], Folded]) -> Folded:
         """Compute tensors without storing them."""
         begin = time.perf_counter()
         folded: Folded | None = None
@@ -208,18 +208,18 @@ class FoldCache:
                 self._statistics.too_large += folded is not None
                 self._statistics.seconds += time.perf_counter() - begin
 
-    def _insert(self, key: Hashable, made: Folded) -> None:
+    def _insert(self, key: Hashable, computed: Folded) -> None:
         with self._lock:
             statistics = self._statistics
-            if made.nbytes > self.max_bytes:
+            if computed.nbytes > self.max_bytes:
                 statistics.too_large += 1
                 return
-            while statistics.bytes + made.nbytes > self.max_bytes:
+            while statistics.bytes + computed.nbytes > self.max_bytes:
                 _, old = self._entries.popitem(last=False)
                 statistics.bytes -= old.nbytes
                 statistics.evictions += 1
-            self._entries[key] = made
-            statistics.bytes += made.nbytes
+            self._entries[key] = computed
+            statistics.bytes += computed.nbytes
             statistics.peak_bytes = max(statistics.peak_bytes, statistics.bytes)
 
 
@@ -261,11 +261,11 @@ class _FoldStore:
                 return make(), True, waited
             if folded is not None:
                 return folded, False, waited
-            made = make()
-            stored = self._write(path, made)
-        if stored is not made:
-            del made
-            give_back_freed()
+            computed = make()
+            stored = self._write(path, computed)
+        if stored is not computed:
+            del computed
+            release_freed_memory()
         return stored, True, waited
 
     def path(self, key: Hashable) -> str:
@@ -296,26 +296,26 @@ class _FoldStore:
             shutil.rmtree(path)
         return None
 
-    def _write(self, path: str, made: Folded) -> Folded:
+    def _write(self, path: str, computed: Folded) -> Folded:
         """Write tensors to a subfolder, and return them as mapped files.
 
         Returns:
-            The mapped tensors. ``made`` if the tensors cannot be written.
+            The mapped tensors. ``computed`` if the tensors cannot be written.
         """
         import onnx_ir as ir
 
         from onnxfold.ir import storage
 
-        if not all(map(has_numbers, made.values.values())):
-            return made
-        tensors = [ir.tensor(array_of(value), name=name) for name, value in made.values.items()]
+        if not all(map(has_numbers, computed.values.values())):
+            return computed
+        tensors = [ir.tensor(array_of(value), name=name) for name, value in computed.values.items()]
         weights = [ir.Value(name=tensor.name, const_value=tensor) for tensor in tensors]
         graph = ir.Graph([], [], nodes=[], initializers=weights, name="folded")
         model = ir.Model(graph, ir_version=10)
         try:
             plan = storage.planned(model, external_data=True)
             if plan.size > self._max_bytes:
-                return made
+                return computed
             with files.scratch_folder("fold", parent=self.folder) as new:
                 storage.save(model, os.path.join(new, _MODEL), plan=plan, fsync=False)
                 Path(new, _DIGEST).write_text(hash_model(Path(new, _MODEL)), encoding="ascii")
@@ -323,7 +323,7 @@ class _FoldStore:
                 return _load(path, is_trusted=True)
         except (OSError, OnnxFoldError) as error:
             logger.warning("folded tensors are not stored: %s", error)
-            return made
+            return computed
         finally:
             # The model is part of a reference cycle, which would keep the tensors alive.
             graph.initializers.clear()

@@ -10,7 +10,7 @@ def test_rule_at_a_node_is_explained(done, swin):
     printed = done("explain", swin, "--node", ADD, "--rule", "matmul_add").out
     assert f"Add {ADD}: rewritten by matmul_add_between_reshapes" in printed
     assert "condition    x.rank == 2\n" in printed
-    assert "in the model as given: the rule does not match" in printed
+    assert "in the original model: the rule does not match" in printed
     assert "failed: x.rank == 2 is false: x.rank is 3" in printed
     assert "in the optimized model: no node has this name" in printed
 
@@ -37,7 +37,7 @@ def test_json_has_failed_conditions(done, swin):
     [
         (("--node", "yy"), "no node has the name 'yy'"),
         (("--node", "y", "--rule", "matmul_ad"), "did you mean 'matmul_add'?"),
-        (("--rule", "matmul_add"), "--rule needs --node NAME"),
+        (("--rule", "matmul_add"), "--rule requires --node NAME"),
         (("--node", "y", "--why", "y"), "leave out --value and --node"),
         (("--node", "y", "--value", "y"), "leave out --value"),
         (("--node", "x"), "is an input of the graph"),

@@ -190,7 +190,7 @@ class Numbers(NamedTuple):
 
 
 def _some_nonfinite(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """Return numbers with at least one NaN or infinity, and at most three or an eighth of all."""
+    """Return numbers with NaNs or infinities: at least one, at most max(3, size / 8)."""
     numbers = np.asarray(rng.standard_normal(shape))
     flat = numbers.reshape(-1)
     limit = min(flat.size, max(3, flat.size // 8))

@@ -126,7 +126,7 @@ def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidat
 def _without_nodes(
     model: ir.Model, feeds: Feeds, nodes: slice, values: Values
 ) -> Iterator[Candidate]:
-    """Yield the model without some nodes of the main graph, if it is possible.
+    """Yield the model without some nodes of the main graph, if possible.
 
     ``values`` runs the removed nodes to compute the results that other nodes read. The outputs are
     the remaining outputs of the model, and the results of nodes that have become unused.

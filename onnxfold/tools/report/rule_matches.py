@@ -258,7 +258,7 @@ def _one_rule(matches: RuleMatches, match: RuleMatch) -> Iterator[str | Table]:
         yield "the rule fired at this node"
     for reason in match.not_tried:
         yield f"the rule is not tried: {reason}"
-    yield from _attempt("in the model as given", match.before)
+    yield from _attempt("in the original model", match.before)
     if match.after is None:
         yield "in the optimized model: no node has this name"
     elif _outcome(match.after) == _outcome(match.before):

@@ -67,7 +67,7 @@ function memoryChart(points) {
   return el("div", {}, plot.box, toggle);
 }
 
-// counts[0] elements are equal; counts[k] elements differ by [2^(k-1), 2^k) units in the last place.
+// counts[0] elements are equal, and counts[k] elements differ by [2^(k-1), 2^k) units in the last place.
 function histogram(counts) {
   const superscript = (power) => String(power).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
   const lowerBound = (k) => (k === 0 ? "0" : k < 11 ? String(2 ** (k - 1)) : `2${superscript(k - 1)}`);

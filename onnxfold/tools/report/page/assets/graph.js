@@ -299,7 +299,7 @@ class GraphView {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = event ? [event.clientX - box.left, event.clientY - box.top] : [box.width / 2, box.height / 2];
     const next = Math.min(3, Math.max(0.03, zoom));
-    const [left, top] = [this.canvas.scrollLeft + x, this.canvas.scrollTop + y].map((place) => (place * next) / this.zoom);
+    const [left, top] = [this.canvas.scrollLeft + x, this.canvas.scrollTop + y].map((position) => (position * next) / this.zoom);
     this.zoom = next;
     this.svg.setAttribute("width", this.root.width * next);
     this.svg.setAttribute("height", this.root.height * next);

@@ -96,7 +96,7 @@ function rules(list) {
   const about = list.length ? "Each rule with the values of the original model that it rewrote." : "No rule was applied.";
   return section("rules", "Applied rules", about, ...list.map((rule) => el("details", {},
     el("summary", {}, el("b", {}, rule.name), ` ${number(rule.count)}×`, rule.inexact ? el("span", { class: "badge warm" }, `${number(rule.inexact)} inexact`) : null, el("span", { class: "quiet" }, ` ${rule.doc}`)),
-    el("ul", { class: "places" }, ...rule.places.map((place) => el("li", {}, el("button", { class: "link", type: "button", onclick: () => show(place) }, nameText(place)))),
+    el("ul", { class: "places" }, ...rule.places.map((value) => el("li", {}, el("button", { class: "link", type: "button", onclick: () => show(value) }, nameText(value)))),
       rule.left_out ? el("li", { class: "about" }, `and ${number(rule.left_out)} more, not shown`) : null))));
 }
 
@@ -173,8 +173,8 @@ function splitParts(split) {
   const largest = [...split.cached].sort((a, b) => (b.nominal_bytes || 0) - (a.nominal_bytes || 0));
   const rows = largest.map((info) => [el("div", {}, nameText(info.name), el("div", { class: "quiet" }, type(info))), bars(null, info.nominal_bytes || 0, maxBytes), bytes(info.nominal_bytes), nameText(constantsOf.get(info.name) || "")]);
   const constants = split.runtime_constants.map((info) => el("div", { class: "value" }, nameText(info.name), " ", el("code", {}, type(info))));
-  const stays = new Map();
-  split.stays.forEach((stay) => stays.set(`${stay.op}: ${stay.reason}`, (stays.get(`${stay.op}: ${stay.reason}`) || 0) + 1));
+  const reasonCounts = new Map();
+  split.stays.forEach((stay) => reasonCounts.set(`${stay.op}: ${stay.reason}`, (reasonCounts.get(`${stay.op}: ${stay.reason}`) || 0) + 1));
   return [
     section("flow", "Parts of the split model", null, el("div", { class: "flow" },
       el("div", {}, el("h3", {}, "Runtime constants"), ...constants),
@@ -187,7 +187,7 @@ function splitParts(split) {
       split.kernels.map((kernel) => [nameText(kernel.outputs.join(", ")), kernel.backend, kernel.key.cpu || "", kernel.seconds === null ? "–" : seconds(kernel.seconds),
         kernel.onnxruntime_seconds === null ? "–" : seconds(kernel.onnxruntime_seconds), kernel.reason || ""]), 12)) : null,
     split.stays.length ? section("stays", "Nodes that could run once but run each time", null,
-      table([["why"], ["nodes", "right"]], [...stays].sort((a, b) => b[1] - a[1]).map(([why, count]) => [why, number(count)]))) : null,
+      table([["why"], ["nodes", "right"]], [...reasonCounts].sort((a, b) => b[1] - a[1]).map(([why, count]) => [why, number(count)]))) : null,
   ];
 }
 

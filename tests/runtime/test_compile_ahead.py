@@ -187,16 +187,25 @@ def test_the_reason_names_a_killed_compilation(processes, caplog):
 @needs_iree
 def test_threads_fold_while_kernels_are_loaded():
     session = opened()
+    are_kernels_ready = threading.Event()
+
+    def folded(seed: int) -> np.ndarray:
+        return session.fold(constants(seed)).tensors()["folded"].numpy().copy()
 
     def fold(seed: int) -> None:
-        want = None
-        while makers(session)["folded"] != "iree":
-            got = session.fold(constants(seed)).tensors()["folded"].numpy()
-            want = got.copy() if want is None else want
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        expected = folded(seed)
+        while True:
+            is_last = are_kernels_ready.is_set()
+            np.testing.assert_allclose(folded(seed), expected, rtol=1e-4, atol=1e-4)
+            if is_last:
+                return
 
-    ways = [lambda seed=seed: fold(seed) for seed in range(3)]
-    at_once(lambda way: way(), [*ways, session.wait_for_kernels])
+    def wait() -> None:
+        session.wait_for_kernels()
+        are_kernels_ready.set()
+
+    threads = [lambda seed=seed: fold(seed) for seed in range(3)]
+    at_once(lambda run_thread: run_thread(), [*threads, wait])
 
 
 @needs_iree

@@ -201,8 +201,10 @@ def test_threads_fold_while_kernels_are_loaded():
                 return
 
     def wait() -> None:
-        session.wait_for_kernels()
-        are_kernels_ready.set()
+        try:
+            session.wait_for_kernels()
+        finally:
+            are_kernels_ready.set()
 
     threads = [lambda seed=seed: fold(seed) for seed in range(3)]
     at_once(lambda run_thread: run_thread(), [*threads, wait])

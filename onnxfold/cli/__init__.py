@@ -1,7 +1,7 @@
 """The command line. Each module contains the commands of one subject.
 
-Only this package prints, the rest of the library logs. The commands import the modules that they
-need when they run, so that ``--help`` and completion are fast.
+Only this package prints. The other packages write to a logger. A command imports the modules that
+it requires when it runs, so that ``--help`` and completion are fast.
 """
 
 from __future__ import annotations

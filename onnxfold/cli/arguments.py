@@ -22,18 +22,18 @@ from onnxfold.support.errors import UsageError
 
 PATH = click.Path(readable=False)
 FOLDER = click.Path(readable=False, file_okay=False)
-"""Types of options for which shells complete paths. The path may be a URL, and need not exist."""
+"""Types of options for which shells complete paths. A path may be a URL, and need not exist."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 flag = functools.partial(click.option, is_flag=True)
 
 
-def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the type of an option from a parser. click adds the option's name to its errors."""
+def _parser_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return the click type for a parser. click adds the name of the option to its errors."""
 
     def convert(text: str) -> Any:
         try:
-            return read(text)
+            return parse(text)
         except UsageError as error:
             raise click.BadParameter(str(error)) from None
 
@@ -47,24 +47,40 @@ def _dimension(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
-size_in_bytes = _reader(byte_size)
+size_in_bytes = _parser_type(byte_size)
 """The type of a number of bytes, see `onnxfold.api.options.byte_size`."""
 
 
-def several(*names: str, help: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option that may be given several times."""
+def repeatable(*names: str, help: str, **attributes: Any) -> Callable[[Command], Command]:
+    """Return an option that may be given several times.
+
+    Args:
+        names: The names of the option.
+        help: The help text.
+        attributes: Further keywords of `click.option`.
+    """
     text = f"{help.removesuffix('.')}; may be repeated."
-    return click.option(*names, multiple=True, help=text, **more)
+    return click.option(*names, multiple=True, help=text, **attributes)
 
 
-def named(read: Callable[[str], Any], *names: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option whose values are parsed as pairs of name and value, as a dictionary."""
-    return several(*names, type=_reader(read), callback=lambda _, __, pairs: dict(pairs), **more)
+def mapping(
+    parse: Callable[[str], Any], *names: str, **attributes: Any
+) -> Callable[[Command], Command]:
+    """Return a repeatable option with a dictionary as its value.
+
+    Args:
+        parse: The parser of one text, which returns a name and a value.
+        names: The names of the option.
+        attributes: Further keywords of `repeatable`.
+    """
+    return repeatable(
+        *names, type=_parser_type(parse), callback=lambda _, __, pairs: dict(pairs), **attributes
+    )
 
 
 def sizes(*names: str, help: str) -> Callable[[Command], Command]:
     """Return an option for sizes of dimensions by name, such as batch=2."""
-    return named(_dimension, *names, metavar="NAME=SIZE", help=help)
+    return mapping(_dimension, *names, metavar="NAME=SIZE", help=help)
 
 
 def number(
@@ -84,7 +100,7 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) ->
     return verbose
 
 
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def option_group(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command, in this order."""
 
     def decorate(command: Command) -> Command:
@@ -96,7 +112,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 JSON = flag("--json", "as_json", help="Print one JSON document instead of text.")
-output_options = together(
+output_options = option_group(
     JSON,
     flag(
         "-v",
@@ -109,18 +125,19 @@ output_options = together(
 """The options that all commands share."""
 
 
-def completed(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def completer(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a function that completes the last of several names separated by commas.
 
     Args:
-        names: The collection of names, or a function that returns it, as ``"package.module:name"``.
+        names: The collection of names, or a function that returns the collection. Its path has the
+            form ``"package.module:name"``.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
-        before = text[: text.rfind(",") + 1]
-        found = pkgutil.resolve_name(names)
-        known = found() if callable(found) else found
-        return [before + name for name in known if (before + name).startswith(text)]
+        prefix = text[: text.rfind(",") + 1]
+        resolved = pkgutil.resolve_name(names)
+        candidates = resolved() if callable(resolved) else resolved
+        return [prefix + name for name in candidates if (prefix + name).startswith(text)]
 
     return complete
 
@@ -145,9 +162,9 @@ def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Com
     """Return a decorator that adds options to a command, in a section of its help."""
 
     def decorate(command: Command) -> Command:
-        known = len(getattr(command, "__click_params__", ()))
-        command = together(*options)(command)
-        for param in command.__click_params__[known:]:  # type: ignore[attr-defined]
+        previous_count = len(getattr(command, "__click_params__", ()))
+        command = option_group(*options)(command)
+        for param in command.__click_params__[previous_count:]:  # type: ignore[attr-defined]
             param.section = title
         return command
 
@@ -158,36 +175,37 @@ _HINTS = hints_of(CheckedOptionArguments) | hints_of(SplitArguments)
 _TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 
 
-def option(*names: str, **how: Any) -> Callable[[Command], Command]:
+def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
     """Return the option for an argument that `onnxfold.api.options` declares.
 
     Args:
         names: The names of the option. The last one is the name of the argument, with or without
             dashes.
-        how: Keywords of `click.option` that do not follow from the declaration.
+        attributes: Keywords of `click.option` that do not follow from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
     hint = _HINTS[argument]
     kinds = [hint, *get_args(hint)]
-    how = {"help": _TEXTS.get(argument, ""), **how}
+    attributes = {"help": _TEXTS.get(argument, ""), **attributes}
     if Mapping[str, int] in kinds:
-        return sizes(*names, **how)
+        return sizes(*names, **attributes)
     if get_origin(hint) in (Iterable, Sequence) or {str, Sequence[str]}.issubset(kinds):
-        return several(*names, **{"type": None if str in kinds else PATH, **how})
+        return repeatable(*names, **{"type": None if str in kinds else PATH, **attributes})
     choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
-    form: dict[str, Any] = {"type": PATH, "metavar": "PATH"}
+    defaults: dict[str, Any] = {"type": PATH, "metavar": "PATH"}
     if choices:
         texts = [choice for choice in choices if isinstance(choice, str)]
-        form = {"type": click.Choice(texts) if texts else click.IntRange(choices[0], choices[-1])}
+        choice_type = click.Choice(texts) if texts else click.IntRange(choices[0], choices[-1])
+        defaults = {"type": choice_type}
     elif hint is bool:
-        form = {"is_flag": True}
+        defaults = {"is_flag": True}
     elif int in kinds and str in kinds:
-        form = {"type": size_in_bytes, "metavar": "BYTES"}
+        defaults = {"type": size_in_bytes, "metavar": "BYTES"}
     elif int in kinds or float in kinds:
-        form = {"type": (click.IntRange if int in kinds else click.FloatRange)(min=0)}
+        defaults = {"type": (click.IntRange if int in kinds else click.FloatRange)(min=0)}
     default = getattr(Options, argument, False if hint is bool else None)
-    form |= {"default": default, "show_default": isinstance(default, str)}
-    return click.option(*names, **{**form, **how})
+    defaults |= {"default": default, "show_default": isinstance(default, str)}
+    return click.option(*names, **{**defaults, **attributes})
 
 
 QUIET = flag("-q", "--quiet", help="Print only errors.")
@@ -203,11 +221,11 @@ REPORT = click.option(
     metavar="PAGE.html",
     help="Also write a report page, or only its data if the name ends in .json.",
 )
-PROVIDERS = several(
+PROVIDERS = repeatable(
     "--provider",
     "providers",
     metavar="NAME",
-    shell_complete=completed("onnxruntime:get_available_providers"),
+    shell_complete=completer("onnxruntime:get_available_providers"),
     help="Execution provider of onnxruntime, by default CPUExecutionProvider",
 )
 _COMPARISON = (
@@ -243,9 +261,9 @@ folding_options = section(
 
 _RULE_NAME = {
     "metavar": "NAME",
-    "shell_complete": completed("onnxfold.cli.arguments:names_of_rules"),
+    "shell_complete": completer("onnxfold.cli.arguments:names_of_rules"),
 }
-optimization_options = together(
+optimization_options = option_group(
     section(
         "Level and rules",
         LEVEL,
@@ -253,7 +271,7 @@ optimization_options = together(
             "--target",
             type=str,
             metavar="NAME",
-            shell_complete=completed("onnxfold.api.targets:target_names"),
+            shell_complete=completer("onnxfold.api.targets:target_names"),
         ),
         option("--enable", **_RULE_NAME),
         option("--disable", **_RULE_NAME),
@@ -263,13 +281,13 @@ optimization_options = together(
             "--passes",
             metavar="A,B,C",
             type=lambda text: [name.strip() for name in text.split(",")],
-            shell_complete=completed("onnxfold.passes:all_passes"),
+            shell_complete=completer("onnxfold.passes:all_passes"),
         ),
     ),
     section(
         "Sizes and shapes",
         option("--dim", "dims"),
-        named(
+        mapping(
             named_shape,
             "--input-shape",
             "input_shapes",
@@ -299,7 +317,7 @@ runtime_options = section(
         metavar="[auto|iree|onnx-mlir|onnxruntime]",
         default="auto",
         show_default=True,
-        shell_complete=completed("onnxfold.runtime.backends.base:NAMES"),
+        shell_complete=completer("onnxfold.runtime.backends.base:NAMES"),
         help="Backend that runs runtime_fold. iree and onnx-mlir compile it; auto uses the kernels "
         "of a bundle that are faster than onnxruntime.",
     ),
@@ -307,7 +325,7 @@ runtime_options = section(
     option(
         "--target-cpu",
         metavar="LEVEL",
-        shell_complete=completed("onnxfold.runtime.backends.targets:TARGETS"),
+        shell_complete=completer("onnxfold.runtime.backends.targets:TARGETS"),
     ),
 )
 """The runtime constants of `split` and `bench`, and the backend that folds them."""

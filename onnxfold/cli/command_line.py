@@ -69,19 +69,20 @@ class OptimizeByDefault(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, and let messages spell arguments as its options while it runs."""
-        found = super().resolve_command(ctx, args)
-        # the found command comes last: its options override those of the same name
-        commands = [*self.commands.values(), *filter(None, [found[1]])]
-        params = (param for command in commands for param in command.params)
+        """Find the command. While it runs, messages spell arguments as its options."""
+        resolved = super().resolve_command(ctx, args)
+        command = resolved[1]
+        # the options of the last command override those of the same name
+        commands = [*self.commands.values(), *([] if command is None else [command])]
+        params = (param for each in commands for param in each.params)
         ctx.with_resource(spelled({p.name: max(p.opts, key=len) for p in params if p.name}))
-        return found
+        return resolved
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command, or a file or an option of `optimize`."""
-        found = super().shell_complete(ctx, incomplete)
-        if found or not incomplete:
-            return found
+        completions = super().shell_complete(ctx, incomplete)
+        if completions or not incomplete:
+            return completions
         if incomplete.startswith("-"):
             return optimize.shell_complete(click.Context(optimize, parent=ctx), incomplete)
         return [CompletionItem(incomplete, type="file")]
@@ -110,7 +111,7 @@ def cli(ctx: click.Context) -> None:
 class EndedBySignal(BaseException):
     """A signal that ends the process.
 
-    It is raised in the main thread. Like KeyboardInterrupt it is not an Exception, so that
+    The main thread raises it. Like KeyboardInterrupt, the class is not an Exception, so that
     ``except Exception`` does not catch it.
     """
 
@@ -131,7 +132,7 @@ def end_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     ended: EndedBySignal | None = None
 
     def end(number: int, _: FrameType | None) -> None:
@@ -140,7 +141,7 @@ def end_on_signals() -> Iterator[None]:
             ended = EndedBySignal(number)
             raise ended
 
-    replaced = [number for number, handler in before.items() if handler in _DEFAULT_HANDLERS]
+    replaced = [number for number, handler in handlers.items() if handler in _DEFAULT_HANDLERS]
     try:
         for number in replaced:
             signal.signal(number, end)
@@ -152,7 +153,7 @@ def end_on_signals() -> Iterator[None]:
         raise
     finally:
         for number in replaced:
-            signal.signal(number, before[number] if ended is None else signal.SIG_IGN)
+            signal.signal(number, handlers[number] if ended is None else signal.SIG_IGN)
 
 
 def main(args: list[str] | None = None) -> int:
@@ -180,19 +181,19 @@ def main(args: list[str] | None = None) -> int:
             )
         return code if isinstance(code, int) else EXIT_OK
     except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted")
+        _print_error("interrupted")
         return EXIT_INTERRUPTED
     except EndedBySignal as ended:
         with contextlib.suppress(OSError):  # the terminal may be closed (SIGHUP)
-            _complain(str(ended))
+            _print_error(str(ended))
         return 128 + ended.number
     except Exception as error:
-        _complain(_reason(error))
+        _print_error(_message_of(error))
         _logger.debug("traceback:", exc_info=True)
         return EXIT_DIFFERENT if isinstance(error, CheckFailedError) else EXIT_ERROR
 
 
-def _reason(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Return the error message to print."""
     if isinstance(error, OnnxFoldError):
         return str(error)
@@ -201,14 +202,14 @@ def _reason(error: Exception) -> str:
         hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
         return error.format_message().rstrip(".") + hint
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}"
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror or error}"
     if isinstance(error, MemoryError):
         return "out of memory"
-    bug = "this is a bug; run with --verbose for the traceback"
-    return f"{type(error).__name__}: {error} ({bug})"
+    remedy = "this is a bug; run with --verbose for the traceback"
+    return f"{type(error).__name__}: {error} ({remedy})"
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     """Print an error message as one line on standard error."""
     click.echo(f"onnxfold: error: {' '.join(message.split())}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -20,12 +21,12 @@ from onnxfold.cli.arguments import (
     number,
     optimization_options,
     output_options,
+    repeatable,
     runtime_options,
     section,
-    several,
     sizes,
 )
-from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show, watched, write, write_json
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show, with_progress, write, write_json
 from onnxfold.support.errors import UsageError
 
 
@@ -61,8 +62,8 @@ def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -
         from onnxfold.tools.report.page.documents import check_destination, write_compare_page
 
         check_destination(report, a, b)
-    given = {name: value for name, value in options.items() if value is not None}
-    result = compare_models(a, b, **given)
+    arguments = {name: value for name, value in options.items() if value is not None}
+    result = compare_models(a, b, **arguments)
     if report is not None:
         write_compare_page(result, report)
     show(result, as_json)
@@ -127,7 +128,9 @@ def inspect(
 
 @click.command()
 @click.argument("model", type=PATH)
-@several("--value", "values", metavar="GLOB", help="Show only values or nodes whose name matches")
+@repeatable(
+    "--value", "values", metavar="GLOB", help="Show only values or nodes whose name matches"
+)
 @click.option(
     "--why",
     metavar="NODE",
@@ -163,30 +166,32 @@ def explain(
     if values and node is not None:
         raise click.UsageError("--node explains rules at one node; leave out --value")
     if rule is not None and node is None:
-        raise click.UsageError("--rule needs --node NAME")
+        raise click.UsageError("--rule requires --node NAME")
     import onnxfold
     from onnxfold.tools.report.explanations import Decisions
 
-    answer: Any
+    explanation: Any
     if why is not None:
-        answer = onnxfold.why(model, why, **options)
+        explanation = onnxfold.why(model, why, **options)
     elif node is not None:
-        answer = onnxfold.explain(model, node=node, rule=rule, **options)
+        explanation = onnxfold.explain(model, node=node, rule=rule, **options)
     else:
-        answer = Decisions(
-            d
-            for d in onnxfold.explain(model, **options)
-            if not values
-            or {d.value, d.node}.intersection(values)
-            or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
-        )
-        if values and not answer:
+        decisions = onnxfold.explain(model, **options)
+        if values:
+            decisions = [each for each in decisions if _matches((each.value, each.node), values)]
+        if values and not decisions:
             reason = f"no constant node matches {' '.join(map(repr, values))}"
             raise UsageError(f"{reason}; --why explains any node", file=model)
+        explanation = Decisions(decisions)
     if as_json:
-        write_json({"model": model, **answer.to_dict()})
+        write_json({"model": model, **explanation.to_dict()})
     else:
-        write(answer.to_text())
+        write(explanation.to_text())
+
+
+def _matches(names: Sequence[str], globs: Sequence[str]) -> bool:
+    """Return whether a name is equal to a glob or matches one."""
+    return any(name == glob or fnmatch.fnmatchcase(name, glob) for name in names for glob in globs)
 
 
 @click.command()
@@ -194,7 +199,7 @@ def explain(
 @comparison_options
 @sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
 @number("--rounds", click.IntRange(1), 20, "Timed runs of each model.")
-@several(
+@repeatable(
     "--threads",
     type=click.IntRange(min=0),
     metavar="N",
@@ -222,13 +227,13 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
     """
     from onnxfold.tools.bench.side_by_side import ALL_THREADS, bench_models
 
-    splits = {name: options.pop(name) for name in ("runtime_constants", "overridable")}
-    cuts = {name: options.pop(name) for name in ("max_cache", "backend_options", "target_cpu")}
-    if any(splits.values()):
-        options["splitting"] = {name: v for name, v in (splits | cuts).items() if v}
-    elif any(cuts.values()):
+    constants = {name: options.pop(name) for name in ("runtime_constants", "overridable")}
+    settings = {name: options.pop(name) for name in ("max_cache", "backend_options", "target_cpu")}
+    if any(constants.values()):
+        options["splitting"] = {name: v for name, v in (constants | settings).items() if v}
+    elif any(settings.values()):
         raise click.UsageError(
-            "--max-cache, --backend-option and --target-cpu need --runtime-const"
+            "--max-cache, --backend-option and --target-cpu require --runtime-const"
         )
     result = bench_models(sources, threads=threads or (1, ALL_THREADS), **options)
     show(result, as_json)
@@ -263,7 +268,7 @@ def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any)
     """
     import onnxfold
 
-    show(watched(onnxfold.reduce, source, output, quiet=quiet, **options), as_json, quiet)
+    show(with_progress(onnxfold.reduce, source, output, quiet=quiet, **options), as_json, quiet)
 
 
 @click.command()
@@ -282,16 +287,16 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
     from onnxfold.runtime.bundles.bundle import open_bundle
 
     manifest = open_bundle(bundle).manifest
-    found = {file: fits(read_adapter(file), manifest) for file in files}
+    matches = {file: fits(read_adapter(file), manifest) for file in files}
     if as_json:
-        write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
+        write_json({file: [vars(fit) for fit in each] for file, each in matches.items()})
     else:
         from onnxfold.support.tables import render
         from onnxfold.tools.report.runtime_tables import adapters_text
 
-        write(render(*adapters_text(manifest, found)))
-    fit_all = all(fit.problem is None for each in found.values() for fit in each)
-    return EXIT_OK if fit_all else EXIT_DIFFERENT
+        write(render(*adapters_text(manifest, matches)))
+    all_match = all(fit.problem is None for each in matches.values() for fit in each)
+    return EXIT_OK if all_match else EXIT_DIFFERENT
 
 
 @click.group(name="rules", invoke_without_command=True)
@@ -332,12 +337,12 @@ def list_passes(as_json: bool) -> None:
     """List the names of passes for --passes."""
     from onnxfold.passes import all_passes
 
-    known = all_passes()
+    passes = all_passes()
     if as_json:
-        write_json({name: info.doc for name, info in known.items()})
+        write_json({name: info.doc for name, info in passes.items()})
         return
-    width = max(map(len, known))
-    write("".join(f"{name:{width}}  {info.doc}\n" for name, info in known.items()))
+    width = max(map(len, passes))
+    write("".join(f"{name:{width}}  {info.doc}\n" for name, info in passes.items()))
 
 
 @click.command()
@@ -346,11 +351,11 @@ def doctor(as_json: bool) -> None:
     """Describe the installation and this machine, for bug reports."""
     from onnxfold.tools.diagnostics import diagnosis
 
-    found = diagnosis()
+    sections = diagnosis()
     if as_json:
-        write_json(found)
+        write_json(sections)
         return
-    width = max(len(name) for facts in found.values() for name in facts)
-    for subject, facts in found.items():
+    width = max(len(name) for facts in sections.values() for name in facts)
+    for subject, facts in sections.items():
         lines = [f"  {name:{width}}  {text}\n" for name, text in facts.items()]
         write(f"{subject}\n{''.join(lines)}")

@@ -22,8 +22,10 @@ def is_verbose() -> bool:
     return logging.getLogger("onnxfold").level == logging.DEBUG
 
 
-def watched(function: Callable[..., Result], *args: Any, quiet: bool, **options: Any) -> Result:
-    """Call a function that reports its progress, and show it unless ``--quiet`` was given."""
+def with_progress(
+    function: Callable[..., Result], *args: Any, quiet: bool, **options: Any
+) -> Result:
+    """Call a function, and show its progress unless ``--quiet`` was given."""
     from onnxfold.support.tables import LateProgress
 
     with LateProgress(enabled=not quiet) as progress:
@@ -35,12 +37,19 @@ def write_json(document: dict[str, Any]) -> None:
     write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def show(result: Any, as_json: bool, quiet: bool = False, **how: Any) -> None:
-    """Write a result as a JSON document, or as a table unless ``--quiet`` was given."""
+def show(result: Any, as_json: bool, quiet: bool = False, **settings: Any) -> None:
+    """Write a result as a JSON document, or as a table unless ``--quiet`` was given.
+
+    Args:
+        result: The result, with the methods ``to_dict`` and ``to_text``.
+        as_json: Whether to write a JSON document.
+        quiet: Whether to write no table.
+        settings: Arguments of ``to_text``.
+    """
     if as_json:
         write_json(result.to_dict())
     elif not quiet:
-        write(result.to_text(**how))
+        write(result.to_text(**settings))
 
 
 def write(text: str) -> None:

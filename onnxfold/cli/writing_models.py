@@ -33,7 +33,7 @@ from onnxfold.cli.output import (
     EXIT_OK,
     is_verbose,
     show,
-    watched,
+    with_progress,
     write,
 )
 from onnxfold.support.errors import about
@@ -105,7 +105,7 @@ def optimize(
     """
     import onnxfold
 
-    done: Any
+    result: Any
     # the process ends after this command, and garbage collection at exit would visit every object
     if process_ends:
         gc.disable()
@@ -115,14 +115,14 @@ def optimize(
         for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):
             if options.pop(argument) is not None:
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
-        done = onnxfold.plan(source, **options)
+        result = onnxfold.plan(source, **options)
         quiet = False
-        show(done, as_json)
+        show(result, as_json)
     else:
-        target = _one_target(source, destination, output, force)
+        target = _single_destination(source, destination, output, force)
         if external_data_name is not None and external_data is False:
             raise click.UsageError("--external-data-name contradicts --no-external-data")
-        done = watched(
+        result = with_progress(
             onnxfold.optimize_file,
             source,
             target,
@@ -132,16 +132,18 @@ def optimize(
             count_withheld=as_json or is_verbose(),
             **options,
         )
-        show(done, as_json, quiet, verbose=is_verbose())
-        if (as_json or quiet) and done.check is not None and not done.check.passed:
-            click.echo(f"onnxfold: warning: {done.warnings[-1]}", err=True)
+        show(result, as_json, quiet, verbose=is_verbose())
+        if (as_json or quiet) and result.check is not None and not result.check.passed:
+            click.echo(f"onnxfold: warning: {result.warnings[-1]}", err=True)
     if options["explain"] and not as_json and not quiet:
         from onnxfold.tools.report.explanations import Decisions
 
-        write("\n" + Decisions(done.decisions).to_text())
+        write("\n" + Decisions(result.decisions).to_text())
 
 
-def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:
+def _single_destination(
+    source: str, destination: str | None, output: str | None, force: bool
+) -> str:
     """Return OUT, which must be given once, as an argument or with -o.
 
     Without -o, an existing file is not overwritten: if the shell expands a pattern, the second
@@ -154,8 +156,8 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
         raise click.UsageError("no output: give -o OUT; OUT may be IN")
     if "-" in (source, target):
         raise click.UsageError("standard input and output are not supported: give paths")
-    is_other = os.path.realpath(target) != os.path.realpath(source)
-    if output is None and not force and is_other and os.path.exists(target):
+    is_source = os.path.realpath(target) == os.path.realpath(source)
+    if output is None and not force and not is_source and os.path.exists(target):
         raise click.UsageError(f"{target} exists: give it with -o, or add --force, to overwrite it")
     return target
 
@@ -208,11 +210,13 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     """
     import onnxfold
 
-    done = watched(onnxfold.batch, sources, output, quiet=quiet, **options)
-    show(done, as_json, quiet, verbose=is_verbose())
-    for outcome in done.failed if quiet and not as_json else ():
+    result = with_progress(onnxfold.batch, sources, output, quiet=quiet, **options)
+    show(result, as_json, quiet, verbose=is_verbose())
+    for outcome in result.failed if quiet and not as_json else ():
         click.echo(f"onnxfold: error: {outcome.reason}", err=True)
-    return max((EXIT_DIFFERENT if o.differs else EXIT_ERROR for o in done.failed), default=EXIT_OK)
+    return max(
+        (EXIT_DIFFERENT if o.differs else EXIT_ERROR for o in result.failed), default=EXIT_OK
+    )
 
 
 @click.command()
@@ -244,7 +248,7 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
     """
     import onnxfold
 
-    show(watched(onnxfold.tune, source, output, quiet=quiet, **options), as_json, quiet)
+    show(with_progress(onnxfold.tune, source, output, quiet=quiet, **options), as_json, quiet)
 
 
 @click.command()
@@ -279,10 +283,10 @@ def infer_shapes(
     """
     import onnxfold
 
-    target = _one_target(source, None, output, force=True)
+    target = _single_destination(source, None, output, force=True)
     options = {"share_weights": share_weights, "fsync": not no_fsync, "ops": ops}
-    done = watched(onnxfold.infer_shapes_file, source, target, quiet=quiet, **options)
-    show(done, as_json, quiet)
+    result = with_progress(onnxfold.infer_shapes_file, source, target, quiet=quiet, **options)
+    show(result, as_json, quiet)
 
 
 @click.command()
@@ -334,7 +338,9 @@ def split(
     if output is None:
         raise click.UsageError("no output: give -o DIR")
     with about(source):
-        bundle = watched(split_file, source, output, quiet=quiet, fsync=not no_fsync, **options)
+        bundle = with_progress(
+            split_file, source, output, quiet=quiet, fsync=not no_fsync, **options
+        )
     if report is not None:
         write_split_page(bundle, source, report)
     show(bundle, as_json, quiet, verbose=True)
@@ -347,14 +353,14 @@ def _list_candidates(
     from onnxfold.runtime.backends.base import check_name
     from onnxfold.runtime.split_model import candidates
 
-    own = {**options}
-    backend = own.pop("backend")
-    strict = own.pop("strict_backend")
-    check_name(backend, own["backend_options"], strict, own["target_cpu"])
-    found = candidates(source, **own)
-    show(found, as_json)
-    if not as_json and (found.found or found.pair):
-        level = "-O2 " * all(each.level == 2 for each in found.found)
+    settings = {**options}
+    backend = settings.pop("backend")
+    strict = settings.pop("strict_backend")
+    check_name(backend, settings["backend_options"], strict, settings["target_cpu"])
+    inputs = candidates(source, **settings)
+    show(inputs, as_json)
+    if not as_json and (inputs.found or inputs.pair):
+        level = "-O2 " if all(each.level == 2 for each in inputs.found) else ""
         write("assumed sizes: 64 for dynamic dimensions, 1 for a batch; see --nominal NAME=SIZE\n")
         write("nothing was written; give the inputs that are equal in many runs:\n")
         write(f"onnxfold split {source} {level}--runtime-const NAME -o {output or 'DIR'}\n")

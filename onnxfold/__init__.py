@@ -1,7 +1,7 @@
 """Precompute everything in an ONNX model that does not depend on its inputs, bit for bit.
 
 >>> import onnxfold
->>> report = onnxfold.optimize_file("in.onnx", "out.onnx")  # streams  # doctest: +SKIP
+>>> report = onnxfold.optimize_file("in.onnx", "out.onnx")  # streams weights  # doctest: +SKIP
 >>> model = onnxfold.optimize("in.onnx")  # an onnx_ir.Model  # doctest: +SKIP
 """
 

@@ -199,15 +199,15 @@ def _message_of(error: Exception) -> str:
         return str(error)
     if isinstance(error, click.ClickException):
         ctx = error.ctx if isinstance(error, click.UsageError) else None
-        hint = f" (see '{ctx.command_path} --help')" if ctx is not None else ""
+        hint = f"; see '{ctx.command_path} --help'" if ctx is not None else ""
         return error.format_message().rstrip(".") + hint
     if isinstance(error, OSError):
         file = f"{error.filename}: " if error.filename else ""
         return f"{file}{error.strerror or error}"
     if isinstance(error, MemoryError):
         return "out of memory"
-    remedy = "this is a bug; run with --verbose for the traceback"
-    return f"{type(error).__name__}: {error} ({remedy})"
+    remedy = "this is a bug, run with --verbose for the traceback"
+    return f"{type(error).__name__}: {error}; {remedy}"
 
 
 def _print_error(message: str) -> None:

@@ -37,7 +37,7 @@ def raising(error):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ZeroDivisionError("oh"), "ZeroDivisionError: oh (this is a bug; run with --verbose"),
+        (ZeroDivisionError("oh"), "ZeroDivisionError: oh; this is a bug, run with --verbose"),
         (OSError(28, "No space left", "out.onnx"), "out.onnx: No space left"),
         (MemoryError(), "out of memory"),
     ],

@@ -45,9 +45,9 @@ def single_runs(folder: Path, output: Path) -> dict[str, bytes]:
 def test_results_equal_those_of_single_runs(models: Path, tmp_path: Path):
     seen: list[tuple[int, int]] = []
     (models / "again").symlink_to(models)  # a link to a folder that contains it is not followed
-    given = [models, f"{models}/../{models.name}"]  # the same folder
+    sources = [models, f"{models}/../{models.name}"]  # the same folder
     done = onnxfold.batch(
-        given, tmp_path / "out", workers=2, progress=lambda _, n, total: seen.append((n, total))
+        sources, tmp_path / "out", workers=2, progress=lambda _, n, total: seen.append((n, total))
     )
     assert done.count() == {"done": 10}
     assert results(tmp_path / "out") == single_runs(models, tmp_path / "one by one")
@@ -279,8 +279,8 @@ def test_signal_leaves_no_partial_files(tmp_path: Path):
         _, error = batch.communicate(timeout=600)
     assert "ended by SIGTERM" in error
     assert batch.returncode == 128 + signal.SIGTERM
-    others = [p.name for p in out.rglob("*") if p.is_file() and p.suffix != ".onnx"]
-    assert others == ["onnxfold-batch.jsonl"]
+    other_files = [p.name for p in out.rglob("*") if p.is_file() and p.suffix != ".onnx"]
+    assert other_files == ["onnxfold-batch.jsonl"]
     finished = len(results(out))
     assert finished < 40
     again = onnxfold.batch(folder, out)

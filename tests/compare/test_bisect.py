@@ -14,8 +14,8 @@ from onnxfold.tools.comparison import compare
 def weight_by_an_ulp(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
     tensor = weights[node.input[1]]
     array = numpy_helper.to_array(tensor).copy()
-    place = np.abs(array).argmax()
-    array.flat[place] = np.nextafter(array.flat[place], np.float32(np.inf))
+    index = np.abs(array).argmax()
+    array.flat[index] = np.nextafter(array.flat[index], np.float32(np.inf))
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
 
 
@@ -45,10 +45,10 @@ def test_changed_node_is_found(plant, op, places, which) -> None:
     model = onnx.load(SWIN)
     node = [node for node in model.graph.node if node.op_type == op][places[which]]
     plant(node, {tensor.name: tensor for tensor in model.graph.initializer})
-    found = compare(SWIN, model, exact=True, bisect=True).first_difference
-    assert found is not None and found.nodes_b
-    assert found.nodes_a[-1].startswith(f"{node.output[0]} = {op}("), str(found)
-    assert found.runs <= 5
+    difference = compare(SWIN, model, exact=True, bisect=True).first_difference
+    assert difference is not None and difference.nodes_b
+    assert difference.nodes_a[-1].startswith(f"{node.output[0]} = {op}("), str(difference)
+    assert difference.runs <= 5
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_difference_in_a_body_names_its_node(call) -> None:
         function = '<domain: "local", opset_import: ["" : 21]> f (h) => (r) { r = %s(h) }'
         return parse(text + function % op)
 
-    found = compare(model("Sin"), model("Cos"), bisect=True).first_difference
-    assert found is not None and found.value == "y"
+    difference = compare(model("Sin"), model("Cos"), bisect=True).first_difference
+    assert difference is not None and difference.value == "y"
     op = re.search(r"= ([\w.]+)", call)[1].replace(".", "::")
-    assert re.match(rf"y(, w)? = {op}\(", found.nodes_a[-1])
+    assert re.match(rf"y(, w)? = {op}\(", difference.nodes_a[-1])
 
 
 def changed_swin() -> onnx.ModelProto:
@@ -102,8 +102,8 @@ def test_models_with_external_data(tmp_path) -> None:
         path = tmp_path / name / "model.onnx"
         onnx.save(model, path, save_as_external_data=True, location="w", size_threshold=0)
     result = compare(tmp_path / "a" / "model.onnx", tmp_path / "b" / "model.onnx", bisect=True)
-    found = result.first_difference
-    assert found is not None and found.value == "logits", result.notes
+    difference = result.first_difference
+    assert difference is not None and difference.value == "logits", result.notes
 
 
 @pytest.mark.slow
@@ -112,9 +112,9 @@ def test_large_values_are_spread_over_runs() -> None:
     chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(20))
     text = "g (float[4194304] v0) => (float[4194304] y) {{ " + chain + " y = {}(v20) }}"
     result = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)
-    found = result.first_difference
-    assert found is not None and found.value == "y"
-    assert 9 <= found.runs <= 17
+    difference = result.first_difference
+    assert difference is not None and difference.value == "y"
+    assert 9 <= difference.runs <= 17
 
 
 def test_wrong_fold_is_found_by_name() -> None:
@@ -125,10 +125,13 @@ def test_wrong_fold_is_found_by_name() -> None:
     b = parse(
         "g (float[2] x) => (float[2] y) <float[2] d = {2.75, 7.5}> { e = Add(x, d) y = Neg(e) }"
     )
-    found = compare(a, b, bisect=True).first_difference
-    assert found is not None and found.value == "d"
-    assert found.nodes_a == ["c = Constant(value=float32[2])", "d = Exp(c)"] and not found.nodes_b
-    assert "stores it" in str(found)
+    difference = compare(a, b, bisect=True).first_difference
+    assert difference is not None and difference.value == "d"
+    assert (
+        difference.nodes_a == ["c = Constant(value=float32[2])", "d = Exp(c)"]
+        and not difference.nodes_b
+    )
+    assert "stores it" in str(difference)
 
 
 def test_constant_outputs_and_strings_are_compared() -> None:
@@ -136,11 +139,13 @@ def test_constant_outputs_and_strings_are_compared() -> None:
         "g (float[2] x) => (float[2] y) <int64[1] s = {{2}}> "
         "{{ c = Constant<value = float {{{}}}>() d = Exp(c) y = Expand(d, s) }}"
     )
-    found = compare(parse(text.format(1)), parse(text.format(2)), bisect=True).first_difference
-    assert found is not None and found.value == "c"
+    difference = compare(parse(text.format(1)), parse(text.format(2)), bisect=True).first_difference
+    assert difference is not None and difference.value == "c"
     text = 'g (string[2] x) => (string[2] y) <string[1] s = {{"{}"}}> {{ y = StringConcat(x, s) }}'
-    found = compare(parse(text.format("a")), parse(text.format("b")), bisect=True).first_difference
-    assert found is not None and found.value == "y"
+    difference = compare(
+        parse(text.format("a")), parse(text.format("b")), bisect=True
+    ).first_difference
+    assert difference is not None and difference.value == "y"
 
 
 def test_random_values_are_ignored() -> None:
@@ -148,8 +153,8 @@ def test_random_values_are_ignored() -> None:
         "g (float[2] x) => (float[2] y, float[2] z) {{ r = RandomNormal<shape = [2]>() "
         "s = Mul(x, r) y = Sub(s, s) z = {}(x) }}"
     )
-    found = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)
-    assert found.first_difference is not None and found.first_difference.value == "z"
+    difference = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)
+    assert difference.first_difference is not None and difference.first_difference.value == "z"
 
 
 def test_equal_models_have_no_first_difference() -> None:

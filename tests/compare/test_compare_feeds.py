@@ -293,7 +293,9 @@ def test_sizes_required_by_weights():
         weight=np.ones((13, 7), np.float32),
     )
     sizes = sizes_of(model, seeds=2)
-    assert [(found["channels"], found["hidden"]) for found in sizes.values()] == [(5, 13)] * 2
+    assert [(run_sizes["channels"], run_sizes["hidden"]) for run_sizes in sizes.values()] == [
+        (5, 13)
+    ] * 2
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
 
 
@@ -310,7 +312,7 @@ def test_sizes_required_by_a_frozen_reshape():
         }
         """)
     sizes = sizes_of(model, seeds=2)
-    assert [found["rows"] for found in sizes.values()] == [17, 17]
+    assert [run_sizes["rows"] for run_sizes in sizes.values()] == [17, 17]
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
 
 

@@ -46,9 +46,9 @@ def test_errors_of_rules_are_relative_to_each_element(kind, size, error):
     model = parse(NEG.format(kind))
     feeds = feeds_of(kind, size)
     rules = [times(-(1 + error * LIMITS[kind]))]
-    made = onnxfold.optimize(model, rules=rules, level=2)
-    assert [node.op_type for node in made.graph.node] == ["Mul"]
-    assert onnxfold.compare(model, made, feeds=feeds, inexact=True).passed == (error < 1)
+    produced = onnxfold.optimize(model, rules=rules, level=2)
+    assert [node.op_type for node in produced.graph.node] == ["Mul"]
+    assert onnxfold.compare(model, produced, feeds=feeds, inexact=True).passed == (error < 1)
     check = partial(onnxfold.optimize, model, rules=rules, level=2, feeds=feeds)
     if error < 1:
         check()
@@ -94,10 +94,10 @@ def test_roundings_pass_and_other_differences_fail(nodes, scale, opset):
 
     def model(text: str, factor: float) -> onnx.ModelProto:
         head = f"g (float[n, 8] x) => (float[n, 8] y) <{NUMBERS}, float far = {{1000}}, float f> {{"
-        made = parse(f"{head} {text} y = Mul(z, f) }}", opset)
+        produced = parse(f"{head} {text} y = Mul(z, f) }}", opset)
         factor = onnx.numpy_helper.from_array(np.float32(factor), "f")
-        made.graph.initializer.append(factor)
-        return made
+        produced.graph.initializer.append(factor)
+        return produced
 
     one, other = nodes
     if OLD_ONNXRUNTIME and "LayerNormalization" in other:
@@ -176,14 +176,14 @@ WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, 
 
 def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the inputs of ``like`` whose first output is the array."""
-    made = copy.deepcopy(like)
-    graph = made.graph
+    produced = copy.deepcopy(like)
+    graph = produced.graph
     output = like.graph.output[0]
     del graph.node[:], graph.initializer[:], graph.output[:]
     graph.initializer.append(ir.serde.serialize_tensor(ir.Tensor(array, name="given")))
     graph.node.append(onnx.helper.make_node("Identity", ["given"], [output.name]))
     graph.output.append(output)
-    return made
+    return produced
 
 
 def outputs_in(dtype: np.dtype) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
@@ -194,8 +194,11 @@ def outputs_in(dtype: np.dtype) -> tuple[onnx.ModelProto, dict[str, np.ndarray],
     hundred = ir.serde.serialize_tensor(ir.Tensor(np.float32(100), name="hundred"))
     model.graph.initializer.append(hundred)
     nodes = (("Abs", [name], "size__", {}), ("Mul", ["size__", "hundred"], "scaled__", {}))
-    for kind, inputs, made, attributes in (*nodes, ("Cast", ["scaled__"], "cast__", {"to": to})):
-        model.graph.node.append(onnx.helper.make_node(kind, inputs, [made], **attributes))
+    for kind, inputs, produced, attributes in (
+        *nodes,
+        ("Cast", ["scaled__"], "cast__", {"to": to}),
+    ):
+        model.graph.node.append(onnx.helper.make_node(kind, inputs, [produced], **attributes))
     rng = np.random.default_rng(0)
     feeds = {
         value.name: rng.random([d.dim_value or 1 for d in value.type.tensor_type.shape.dim])
@@ -209,16 +212,16 @@ def outputs_in(dtype: np.dtype) -> tuple[onnx.ModelProto, dict[str, np.ndarray],
     return model, feeds, array.astype(dtype)
 
 
-def ulps(array: np.ndarray, place: int, count: int) -> np.ndarray:
+def ulps(array: np.ndarray, index: int, count: int) -> np.ndarray:
     moved = array.copy()
     bits = moved.reshape(-1).view(f"u{array.dtype.itemsize}")
-    bits[place] += count
+    bits[index] += count
     return moved
 
 
-def set_to(array: np.ndarray, place: int, number: float) -> np.ndarray:
+def set_to(array: np.ndarray, index: int, number: float) -> np.ndarray:
     moved = array.copy()
-    moved.reshape(-1)[place] = number
+    moved.reshape(-1)[index] = number
     return moved
 
 
@@ -233,36 +236,36 @@ def test_floats(dtype):
 
     def passes(moved: np.ndarray, **tolerance) -> bool:
         # without explicit tolerances, `compare` derives them from the model
-        wanted = same if tolerance else model
-        return onnxfold.compare(wanted, giving(moved, model), feeds=feeds, **tolerance).passed
+        expected = same if tolerance else model
+        return onnxfold.compare(expected, giving(moved, model), feeds=feeds, **tolerance).passed
 
     assert passes(array) and passes(array, exact=True)
-    for place in (int(size.argmin()), int(size.argmax())):
-        number = float(array.reshape(-1)[place])
+    for index in (int(size.argmin()), int(size.argmax())):
+        number = float(array.reshape(-1)[index])
         for count in (1, 4, 5, 1000):
-            moved = ulps(array, place, count)
+            moved = ulps(array, index, count)
             assert not passes(moved, exact=True)
             assert passes(moved, ulp=4) == (count <= 4), count
-            error = abs(float(moved.reshape(-1)[place]) - number)
+            error = abs(float(moved.reshape(-1)[index]) - number)
             assert passes(moved, rtol=1e-4) == (error <= 1e-4 * abs(number)), count
             assert passes(moved, atol=1e-4) == (error <= 1e-4), count
             if not is_half:
                 assert not passes(moved), count
         # some roundings of half precision are allowed, at the magnitude of the element's terms
         if is_half:
-            assert passes(ulps(array, place, 4))
+            assert passes(ulps(array, index, 4))
         for other in (3 * number, -number, 0.0, np.nan, np.inf, number + 64 * epsilon * size.max()):
-            assert not passes(set_to(array, place, other)), (place, other)
+            assert not passes(set_to(array, index, other)), (index, other)
         for other in (np.nan, np.inf, 4 * number):
-            assert not passes(set_to(array, place, other), rtol=1.0, atol=size.min(), ulp=8)
+            assert not passes(set_to(array, index, other), rtol=1.0, atol=size.min(), ulp=8)
 
 
 @pytest.mark.parametrize("dtype", WHOLE, ids=lambda d: np.dtype(d).name)
 def test_integers(dtype):
     model, feeds, array = outputs_in(dtype)
-    for place in (0, array.size - 1):
+    for index in (0, array.size - 1):
         moved = array.copy()
-        moved.reshape(-1)[place] ^= 1
+        moved.reshape(-1)[index] ^= 1
         changed = giving(moved, model)
         assert not onnxfold.compare(model, changed, feeds=feeds).passed
         assert onnxfold.compare(model, changed, feeds=feeds, atol=1).passed

@@ -115,11 +115,11 @@ def test_arrays_of_any_type_and_layout_are_passed():
         np.broadcast_to(np.float16(2), (2, 3)),
         np.array([1, 2], ">i4"),
     ]
-    (request, process), made = run(f"{HERE}echo", {"a": [1, None]}, arrays)
+    (request, process), results = run(f"{HERE}echo", {"a": [1, None]}, arrays)
     assert request == {"a": [1, None]} and process != os.getpid()
-    for given, got in zip(arrays, made, strict=True):
-        assert (got.dtype, got.shape) == (given.dtype, given.shape)
-        assert got.tobytes() == given.tobytes()
+    for array, result in zip(arrays, results, strict=True):
+        assert (result.dtype, result.shape) == (array.dtype, array.shape)
+        assert result.tobytes() == array.tobytes()
 
 
 def test_a_thread_keeps_its_process_until_a_call_fails():
@@ -133,10 +133,10 @@ def test_a_thread_keeps_its_process_until_a_call_fails():
 
 
 def test_results_remain_valid_after_the_process_has_ended():
-    made = [run(f"{HERE}echo", None, [np.full(3, k)], keep=True)[1][0] for k in range(3)]
+    results = [run(f"{HERE}echo", None, [np.full(3, k)], keep=True)[1][0] for k in range(3)]
     with pytest.raises(Failure):
         run(f"{HERE}fail", keep=True)
-    assert [array.tolist() for array in made] == [[k] * 3 for k in range(3)]
+    assert [array.tolist() for array in results] == [[k] * 3 for k in range(3)]
 
 
 @pytest.mark.filterwarnings("error")
@@ -261,7 +261,7 @@ ENDINGS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"]
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("call", ["command", "function"])
 def test_processes_end_with_their_caller(tmp_path, temporary, ending, call):
-    what = {
+    calls = {
         "command": f"isolated.run_command({shell(SLEEP.format(tmp_path / 'id'))}, seconds=3600)",
         "function": f"isolated.run('{HERE}endless', {str(tmp_path / 'id')!r})",
     }
@@ -270,7 +270,7 @@ def test_processes_end_with_their_caller(tmp_path, temporary, ending, call):
         "from onnxfold.support import isolated\n"
         f"for number in {[int(getattr(signal, name)) for name in ENDINGS[:3]]}:\n"
         "    signal.signal(number, signal.SIG_DFL)\n"  # the test runner may ignore them
-        f"{what[call]}\n"
+        f"{calls[call]}\n"
     )
     caller = subprocess.Popen([sys.executable, "-c", program])
     process = noted(tmp_path / "id")

@@ -38,16 +38,18 @@ class Owner:
 
 def test_all_threads_share_one_object():
     state = ProcessState()
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(state.shared(Table))) for _ in range(8)]
+    instances = []
+    threads = [
+        threading.Thread(target=lambda: instances.append(state.shared(Table))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8 and len(set(map(id, found))) == 1
+    assert len(instances) == 8 and len(set(map(id, instances))) == 1
     with state:
         pass
-    assert found[0].closed == 1
+    assert instances[0].closed == 1
 
 
 def test_a_function_is_called_when_its_owner_is_destroyed_or_the_state_is_closed():
@@ -85,7 +87,7 @@ def test_a_forked_process_does_not_close_objects_of_its_parent():
 
 def test_a_value_of_a_process_is_created_by_one_thread():
     local = forks.ProcessLocal[int]()
-    made = []
+    calls = []
 
     def fail() -> int:
         raise ValueError
@@ -96,15 +98,15 @@ def test_a_value_of_a_process_is_created_by_one_thread():
 
     def make() -> int:
         time.sleep(0.01)
-        made.append(1)
-        return len(made)
+        calls.append(1)
+        return len(calls)
 
     threads = [threading.Thread(target=local.get, args=(make,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert made == [1]
+    assert calls == [1]
     assert local.value == 1
 
 
@@ -188,16 +190,16 @@ from onnxfold.support.process_state import THIS_PROCESS
 folder = tempfile.gettempdir()
 
 def temporary():
-    return set(os.listdir(folder)) - {".ses"}  # which onnxruntime writes
+    return set(os.listdir(folder)) - {".ses"}  # onnxruntime writes this file
 
 def descriptors():
-    found = []
+    targets = []
     for fd in os.listdir("/proc/self/fd"):
         try:
-            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+            targets.append(os.readlink(f"/proc/self/fd/{fd}"))
         except FileNotFoundError:
             pass  # the descriptor of this listing
-    return sorted(name for name in found if "pipe:" in name or name.startswith(folder))
+    return sorted(name for name in targets if "pipe:" in name or name.startswith(folder))
 
 before = descriptors()
 onnxfold.optimize(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -331,7 +333,7 @@ def is_empty_table(value: ast.expr) -> bool:
 
 def test_modules_have_no_state_of_the_process():
     """Only `forks` and `process_state` own such state."""
-    found = set()
+    stateful = set()
     for path, tree in modules():
         if path in OWNERS:
             continue
@@ -340,13 +342,13 @@ def test_modules_have_no_state_of_the_process():
                 continue
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             if STATEFUL.intersection(called(statement.value)) or is_empty_table(statement.value):
-                found.add((path, ast.unparse(target)))
-    assert found == REGISTRIES
+                stateful.add((path, ast.unparse(target)))
+    assert stateful == REGISTRIES
 
 
 def test_locks_can_be_used_after_forks():
     """Other modules use `forks.Lock`: copies of Python's locks in a child may be locked."""
-    found = []
+    uses = []
     for path, tree in modules():
         for node in ast.walk(tree) if path not in USING_LOCKS else ():
             names = []
@@ -355,8 +357,8 @@ def test_locks_can_be_used_after_forks():
             elif isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             if not LOCKS.isdisjoint(names):
-                found.append((path, names))
-    assert not found
+                uses.append((path, names))
+    assert not uses
 
 
 def test_few_classes_handle_forks():

@@ -45,9 +45,9 @@ def test_action(tmp_path: Path):
     folder = tmp_path / "models" / "deep"
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "models" / "swin.onnx", folder)
-    given = {"MODELS": "models/**/*.onnx", "OUTPUT": "out", "CHECK": "1", "OPTIONS": "-O 0"}
-    assert given.keys() == step["env"].keys()
+    inputs = {"MODELS": "models/**/*.onnx", "OUTPUT": "out", "CHECK": "1", "OPTIONS": "-O 0"}
+    assert inputs.keys() == step["env"].keys()
     subprocess.run(
-        ["bash", "-e", "-c", step["run"]], cwd=tmp_path, env={**ENVIRONMENT, **given}, check=True
+        ["bash", "-e", "-c", step["run"]], cwd=tmp_path, env={**ENVIRONMENT, **inputs}, check=True
     )
     assert (tmp_path / "out" / "deep" / "swin.onnx").exists()

@@ -100,7 +100,7 @@ def files() -> Iterator[tuple[str, Path]]:
 
 def imported(path: Path) -> set[str]:
     """Return the modules of the package that a file imports, without the package's name."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -111,8 +111,10 @@ def imported(path: Path) -> set[str]:
             names = [f"{module}.{alias.name}" for alias in node.names] if is_folder else [module]
         else:
             continue
-        found |= {name.removeprefix("onnxfold.") for name in names if name.startswith("onnxfold.")}
-    return found
+        modules |= {
+            name.removeprefix("onnxfold.") for name in names if name.startswith("onnxfold.")
+        }
+    return modules
 
 
 def test_every_part_is_in_a_layer() -> None:
@@ -174,14 +176,14 @@ def test_private_names_of_onnx_ir_are_not_used() -> None:
     private = re.compile(
         r"onnx_ir\._|from onnx_ir import _|[a-z]\._(uses|inputs|outputs|producer|graph|add_usage)\b"
     )
-    found = [
+    uses = [
         f"{path.name}: {line}"
         for _, path in files()
         if path.stem not in ("onnx_ir_private", "lazy_imports")
         for line in path.read_text(encoding="utf-8").splitlines()
         if private.search(line.replace("self._", ""))
     ]
-    assert not found
+    assert not uses
 
 
 PROGRAM = """

@@ -52,11 +52,11 @@ def new_environment(folder: Path) -> Path:
     return folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
 
 
-def probe(folder: Path, *what: object) -> str:
+def probe(folder: Path, *packages: object) -> str:
     """Install the package and click, without other dependencies, and import the package."""
     python = new_environment(folder) / "python"
     run(python, "-m", "pip", "install", "--quiet", "click")
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", *what)
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", *packages)
     return run(python, "-I", "-c", PROBE)
 
 
@@ -118,11 +118,11 @@ def test_suite_with_the_oldest_dependencies(tmp_path: Path) -> None:
     uv = pytest.importorskip("uv").find_uv_bin()
     oldest = importlib.metadata.metadata("onnxfold")["Requires-Python"].removeprefix(">=")
     find = [uv, "python", "find", "--no-python-downloads", oldest]
-    found = subprocess.run(find, capture_output=True, text=True)
-    if found.returncode:
-        pytest.skip(found.stderr.strip())
+    completed = subprocess.run(find, capture_output=True, text=True)
+    if completed.returncode:
+        pytest.skip(completed.stderr.strip())
     bin_folder = tmp_path / "venv" / "bin"
-    run(uv, "venv", "--seed", "--python", found.stdout.strip(), tmp_path / "venv")
+    run(uv, "venv", "--seed", "--python", completed.stdout.strip(), tmp_path / "venv")
     install = (uv, "pip", "install", "--python", bin_folder / "python")
     run(*install, "--resolution", "lowest-direct", "--editable", f"{ROOT}[dev]")
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"

@@ -199,13 +199,13 @@ def sources() -> list[Path]:
 
 
 def test_only_one_package_depends_on_the_operating_system():
-    found = {
+    violations = {
         f"{path.relative_to(ROOT)}: {dependency}"
         for path in sources()
         if OWNER not in path.parents
         for dependency in dependencies(ast.parse(path.read_text(encoding="utf-8")))
     }
-    assert not found, "\n".join(sorted(found))
+    assert not violations, "\n".join(sorted(violations))
 
 
 @pytest.mark.parametrize("path", [path for path in sources() if OWNER in path.parents])

@@ -31,10 +31,10 @@ import onnxruntime
 assert onnxfold.__file__.startswith(sys.argv[1]), onnxfold.__file__
 session = onnxfold.InferenceSession(sys.argv[2])
 usual = onnxruntime.InferenceSession(sys.argv[2])
-given = usual.get_inputs()[0]
-x = np.ones([n if isinstance(n, int) else 1 for n in given.shape], np.float32)
-for found, expected in zip(session.run(None, {given.name: x}), usual.run(None, {given.name: x})):
-    assert found.shape == expected.shape
+value = usual.get_inputs()[0]
+x = np.ones([n if isinstance(n, int) else 1 for n in value.shape], np.float32)
+for actual, expected in zip(session.run(None, {value.name: x}), usual.run(None, {value.name: x})):
+    assert actual.shape == expected.shape
 """
 
 

@@ -98,14 +98,14 @@ def test_planted_failures(tmp_path, text, count, options, failure, ops):
         options = {**options, "rules": [rule_file(tmp_path, options["rules"])]}
     source = long_model(tmp_path / "in.onnx", text, count)
     small = tmp_path / "small.onnx"
-    told = []
-    done = onnxfold.reduce(source, small, progress=lambda *at: told.append(at), **options)
+    calls = []
+    done = onnxfold.reduce(source, small, progress=lambda *at: calls.append(at), **options)
     model = onnx.load(small)
     assert done.failure.startswith(failure)
     assert done.before["nodes"] >= count and done.after["nodes"] == len(model.graph.node) <= 10
     assert ops <= {node.op_type for node in model.graph.node}
     assert not any(weight.dims for weight in model.graph.initializer)
-    assert done.runs < 100 and told[-1][0] == "reduce"
+    assert done.runs < 100 and calls[-1][0] == "reduce"
     assert done.feeds is None
     assert sorted(path.name for path in tmp_path.glob("*.onnx*")) == ["in.onnx", "small.onnx"]
     again = onnxfold.reduce(small, tmp_path / "again.onnx", **options)

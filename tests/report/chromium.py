@@ -35,7 +35,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-def found() -> str | None:
+def find_browser() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -51,7 +51,7 @@ class Page:
         self._incoming = incoming
         self._outgoing = outgoing
         self._numbers = itertools.count(1)
-        self._left = b""
+        self._received = b""
         self._session: str | None = None
         self._address = ""
         self.complaints: list[str] = []
@@ -89,15 +89,15 @@ class Page:
 
     def run(self, expression: str) -> Any:
         """Return the value of a JavaScript expression, which must be representable in JSON."""
-        made = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        if "exceptionDetails" in made:
-            raise RuntimeError(json.dumps(made["exceptionDetails"])[:2000])
-        return made["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
+        return answer["result"].get("value")
 
     def seconds_of_work(self) -> float:
         """Return the CPU time of the page's main thread, which is independent of other load."""
-        found = {m["name"]: m["value"] for m in self.call("Performance.getMetrics")["metrics"]}
-        return float(found["TaskDuration"])
+        metrics = {m["name"]: m["value"] for m in self.call("Performance.getMetrics")["metrics"]}
+        return float(metrics["TaskDuration"])
 
     def click(self, x: float, y: float) -> None:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
@@ -122,27 +122,27 @@ class Page:
             self._note(answer)
 
     def _receive(self) -> dict[str, Any]:
-        while b"\0" not in self._left:
+        while b"\0" not in self._received:
             if not select.select([self._incoming], [], [], 120)[0]:
                 raise TimeoutError("the browser does not answer")
-            more = os.read(self._incoming, 1 << 20)
-            if not more:
+            part = os.read(self._incoming, 1 << 20)
+            if not part:
                 raise EOFError("the browser has ended")
-            self._left += more
-        message, _, self._left = self._left.partition(b"\0")
+            self._received += part
+        message, _, self._received = self._received.partition(b"\0")
         return json.loads(message)
 
     def _note(self, event: dict[str, Any]) -> None:
-        found = event.get("params", {})
+        parameters = event.get("params", {})
         match event.get("method"):
             case "Runtime.exceptionThrown":
-                self.complaints.append(json.dumps(found["exceptionDetails"])[:1000])
-            case "Runtime.consoleAPICalled" if found["type"] in ("error", "warning", "assert"):
-                self.complaints.append(json.dumps(found["args"])[:1000])
-            case "Log.entryAdded" if found["entry"]["level"] in ("error", "warning"):
-                self.complaints.append(found["entry"]["text"])
+                self.complaints.append(json.dumps(parameters["exceptionDetails"])[:1000])
+            case "Runtime.consoleAPICalled" if parameters["type"] in ("error", "warning", "assert"):
+                self.complaints.append(json.dumps(parameters["args"])[:1000])
+            case "Log.entryAdded" if parameters["entry"]["level"] in ("error", "warning"):
+                self.complaints.append(parameters["entry"]["text"])
             case "Network.requestWillBeSent":
-                address = found["request"]["url"]
+                address = parameters["request"]["url"]
                 if address.partition("#")[0] != self._address and not address.startswith("data:"):
                     self.requests.append(address)
 

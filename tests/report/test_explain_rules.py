@@ -23,8 +23,8 @@ def failure(text, node, rule, **options):
     (match,) = explained(text, node, rule, **options).rules
     assert match.rule == rule
     assert not match.before.applies
-    (found,) = match.before.failures
-    return found
+    (cause,) = match.before.failures
+    return cause
 
 
 GEMM = """
@@ -37,19 +37,19 @@ g (float[3, 4] x, float[4, 5] w, float[5] b) => (float[3, 5] y) {
 
 def test_another_op():
     text = "g (float[N] x) => (float[N] y) { t = Exp(x) y = Relu(t) }"
-    found = failure(text, "y", "inverse_twice")
-    assert (found.kind, found.value) == ("op", "y")
-    assert found.reason == "the node is Relu 'y'; the pattern requires Not, Neg or BitwiseNot here"
-    found = failure(text.replace("Relu", "Neg"), "y", "inverse_twice")
-    assert (found.kind, found.value, found.element) == ("op", "t", "Not|Neg|BitwiseNot(...)")
-    assert found.reason == (
+    cause = failure(text, "y", "inverse_twice")
+    assert (cause.kind, cause.value) == ("op", "y")
+    assert cause.reason == "the node is Relu 'y'; the pattern requires Not, Neg or BitwiseNot here"
+    cause = failure(text.replace("Relu", "Neg"), "y", "inverse_twice")
+    assert (cause.kind, cause.value, cause.element) == ("op", "t", "Not|Neg|BitwiseNot(...)")
+    assert cause.reason == (
         "'t' is the result of Exp; the pattern requires Not, Neg or BitwiseNot here"
     )
 
 
 def test_an_input_instead_of_a_result():
-    found = failure("g (float[N] x) => (float[N] y) { y = Neg(x) }", "y", "inverse_twice")
-    assert found.reason == (
+    cause = failure("g (float[N] x) => (float[N] y) { y = Neg(x) }", "y", "inverse_twice")
+    assert cause.reason == (
         "'x' is an input of the graph; the pattern requires Not, Neg or BitwiseNot here"
     )
 
@@ -80,13 +80,13 @@ def test_several_consumers():
         y = Add(product, b)
         z = Exp(product)
     }"""
-    found = failure(text, "y", "matmul_add")
-    assert found.kind == "condition"
-    assert found.element == "product.is_single_use"
-    assert found.reason == (
+    cause = failure(text, "y", "matmul_add")
+    assert cause.kind == "condition"
+    assert cause.element == "product.is_single_use"
+    assert cause.reason == (
         "product.is_single_use is false: product is read by 2 inputs: Add 'y', Exp 'z'"
     )
-    assert found.facts["product"].startswith("'product', float32[3,5], the result of MatMul")
+    assert cause.facts["product"].startswith("'product', float32[3,5], the result of MatMul")
 
 
 def test_an_output_of_the_graph_is_a_consumer():
@@ -99,9 +99,9 @@ def test_an_output_of_the_graph_is_a_consumer():
 
 def test_an_unknown_shape():
     text = "g (float[N] x, int64[K] shape) => (float y) { y = Expand(x, shape) }"
-    found = failure(text, "y", "same_shape_again")
-    assert (found.kind, found.element) == ("unknown", "x.same_shape(result)")
-    assert found.reason == "x.same_shape(result) is not known: the shape of 'y' is not known"
+    cause = failure(text, "y", "same_shape_again")
+    assert (cause.kind, cause.element) == ("unknown", "x.same_shape(result)")
+    assert cause.reason == "x.same_shape(result) is not known: the shape of 'y' is not known"
 
 
 def test_a_symbolic_size():
@@ -109,16 +109,16 @@ def test_a_symbolic_size():
         shape = Shape(z)
         y = Expand(x, shape)
     }"""
-    found = failure(text, "y", "same_shape_again")
-    assert found.kind == "unknown"
-    assert "it depends on symbolic sizes whether (N,) and (" in found.reason
+    cause = failure(text, "y", "same_shape_again")
+    assert cause.kind == "unknown"
+    assert "it depends on symbolic sizes whether (N,) and (" in cause.reason
 
 
 def test_a_condition_about_a_shape():
-    found = failure(GEMM.replace("float[3, 4] x", "float[2, 3, 4] x"), "y", "matmul_add")
-    assert found.kind == "condition"
-    assert found.reason == "x.rank == 2 is false: x.rank is 3"
-    assert found.facts["x.rank"] == "3"
+    cause = failure(GEMM.replace("float[3, 4] x", "float[2, 3, 4] x"), "y", "matmul_add")
+    assert cause.kind == "condition"
+    assert cause.reason == "x.rank == 2 is false: x.rank is 3"
+    assert cause.facts["x.rank"] == "3"
 
 
 def test_a_condition_about_a_constant():
@@ -126,11 +126,11 @@ def test_a_condition_about_a_constant():
         t = Min(x, high)
         y = Max(t, low)
     }"""
-    found = failure(text, "y", "max_of_min")
-    assert found.reason == (
+    cause = failure(text, "y", "max_of_min")
+    assert cause.reason == (
         "low.number <= high.number is false: low.number is 2.0, high.number is 1.0"
     )
-    assert found.facts["low"].startswith("'low', float32[], a constant, elements 2.0")
+    assert cause.facts["low"].startswith("'low', float32[], a constant, elements 2.0")
 
 
 def test_exactness():
@@ -138,9 +138,9 @@ def test_exactness():
         t = Add(x, c)
         y = Add(t, d)
     }"""
-    found = failure(text, "y", "add_add")
-    assert found.kind == "exactness"
-    assert found.reason == (
+    cause = failure(text, "y", "add_add")
+    assert cause.kind == "exactness"
+    assert cause.reason == (
         "bits of the result may change, which -O2 allows: ~result.is_integer is true"
     )
     (match,) = explained(text, "y", "add_add", level=2).rules
@@ -151,15 +151,15 @@ def test_an_attribute():
     text = """g (float[2, 3, 4] x) => (float[2, 4, 3] y) {
         y = Transpose <perm = [0, 2, 1]> (x)
     }"""
-    found = failure(text, "y", "matmul_of_transposed", level=2)
-    assert found.kind == "op"
+    cause = failure(text, "y", "matmul_of_transposed", level=2)
+    assert cause.kind == "op"
     text = """g (float[3, 4] x, float[2, 4] w) => (float[3, 2] y) {
         t = Transpose <perm = [0, 1]> (w)
         y = MatMul(x, t)
     }""".replace("float[2, 4] w", "float[4, 2] w")
-    found = failure(text, "y", "matmul_of_transposed", level=2)
-    assert (found.kind, found.value) == ("attribute", "t")
-    assert found.reason == (
+    cause = failure(text, "y", "matmul_of_transposed", level=2)
+    assert (cause.kind, cause.value) == ("attribute", "t")
+    assert cause.reason == (
         "the attribute 'perm' of Transpose 't' is (0, 1); the pattern requires (1, 0)"
     )
 
@@ -169,8 +169,8 @@ def test_an_attribute_that_the_pattern_does_not_mention():
         t = Cast <to = 10, saturate = 0> (x)
         y = Cast <to = 10> (t)
     }"""
-    found = failure(text, "y", "cast_of_cast", opset=19)
-    assert found.reason == (
+    cause = failure(text, "y", "cast_of_cast", opset=19)
+    assert cause.reason == (
         "the attribute 'saturate' of Cast 't' is 0; the pattern requires its default, 1"
     )
 
@@ -190,9 +190,9 @@ def test_a_value_that_differs():
         t = Where(a, x, z)
         y = Where(b, t, z)
     }"""
-    found = failure(text, "y", "where_of_first_branch")
-    assert (found.kind, found.value) == ("value", "a")
-    assert found.reason == (
+    cause = failure(text, "y", "where_of_first_branch")
+    assert (cause.kind, cause.value) == ("value", "a")
+    assert cause.reason == (
         "'a' is here, and 'b' elsewhere in the pattern; condition stands for one value"
     )
 
@@ -203,9 +203,9 @@ def test_nodes_that_cannot_be_replaced():
         y = Relu(t)
     }"""
     (match,) = explained(text, "y", "idempotent_twice", keep=["y"]).rules
-    (found,) = match.before.failures
-    assert (found.kind, found.reason) == ("graph", "kept by option")
-    assert found.facts == {"Relu 't'": "also read by the outputs of the graph"}
+    (cause,) = match.before.failures
+    assert (cause.kind, cause.reason) == ("graph", "kept by option")
+    assert cause.facts == {"Relu 't'": "also read by the outputs of the graph"}
 
 
 def test_a_rule_that_fired():
@@ -283,8 +283,8 @@ def test_a_rule_of_the_user(tmp_path):
         "    return op.Max(op.Relu(x), c) >> op.Max(x, c), where(c.number > 0)\n"
     )
     text = "g (float[N] x) => (float[N] y) <float c = {-1.0}> { t = Relu(x) y = Max(t, c) }"
-    found = failure(text, "y", "max_of_relu", rules=[str(file)])
-    assert found.reason == "c.number > 0 is false: c.number is -1.0"
+    cause = failure(text, "y", "max_of_relu", rules=[str(file)])
+    assert cause.reason == "c.number > 0 is false: c.number is -1.0"
 
 
 def test_dimensions_that_the_options_fix():
@@ -301,8 +301,8 @@ def test_a_node_in_a_branch():
             else_branch = e () => (float[N] b) { b = Exp(x) }
         >
     }"""
-    found = failure(text, "a", "idempotent_twice")
-    assert "'h' is the result of Exp" in found.reason
+    cause = failure(text, "a", "idempotent_twice")
+    assert "'h' is the result of Exp" in cause.reason
 
 
 def test_a_node_in_a_function():
@@ -311,8 +311,8 @@ def test_a_node_in_a_function():
     <opset_import: ["" : 17], domain: "d">
     f (p) => (q) { r = Neg(p) q = Relu(r) }"""
     report = onnxfold.explain(onnx.parser.parse_model(text), node="r", rule="inverse_twice")
-    (found,) = report.rules[0].before.failures
-    assert found.reason == (
+    (cause,) = report.rules[0].before.failures
+    assert cause.reason == (
         "'p' is an input of a function; the pattern requires Not, Neg or BitwiseNot here"
     )
 
@@ -323,10 +323,10 @@ def test_consumers_of_another_type():
         h = Relu(t)
         y = Softmax(h)
     }"""
-    found = failure(text, "h", "unary_of_transposed")
-    assert found.reason.startswith("result.is_read_by('Abs', ")
-    assert found.reason.endswith("... is false: result is read by 1 input: Softmax 'y'")
-    assert found.element.endswith("'Transpose')")
+    cause = failure(text, "h", "unary_of_transposed")
+    assert cause.reason.startswith("result.is_read_by('Abs', ")
+    assert cause.reason.endswith("... is false: result is read by 1 input: Softmax 'y'")
+    assert cause.element.endswith("'Transpose')")
 
 
 def test_the_document_has_all_fields():
@@ -335,8 +335,8 @@ def test_the_document_has_all_fields():
     (rule,) = document["rules"]
     assert rule["rule"] == "matmul_add"
     assert set(rule["after"]) == {"applies", "matched", "failures", "progress"}
-    (found,) = rule["after"]["failures"]
-    assert set(found) == {"kind", "element", "value", "reason", "facts"}
+    (cause,) = rule["after"]["failures"]
+    assert set(cause) == {"kind", "element", "value", "reason", "facts"}
 
 
 def test_wrong_names(tmp_path):
@@ -351,17 +351,17 @@ def test_wrong_names(tmp_path):
 
 
 def test_optimize_does_not_trace_matches(monkeypatch):
-    made = []
+    created = []
 
     class Counted(Match):
         def __init__(self, *args):
             super().__init__(*args)
-            made.append(self)
+            created.append(self)
 
     monkeypatch.setattr(find_match, "__kwdefaults__", {"make_match": Counted})
     monkeypatch.setattr("onnxfold.rewrite.diagnosis._TracedMatch", None)
     onnxfold.optimize(ROOT / "models" / "swin.onnx")
-    assert made
+    assert created
 
 
 @pytest.mark.parametrize("name", ["models/swin.onnx", "models/t5-decoder.onnx"])

@@ -157,12 +157,12 @@ def test_names_are_escaped(tmp_path):
     arguments = [str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx"), "--check", "1", "-q"]
     assert main(["optimize", *arguments, "--report", str(tmp_path / "hostile.html")]) == 0
     assert main(["optimize", str(SWIN), *arguments[1:], "--report", str(tmp_path / "p.html")]) == 0
-    found = Elements()
-    usual = Elements()
+    escaped = Elements()
+    expected = Elements()
     text = (tmp_path / "hostile.html").read_text(encoding="utf-8")
-    found.feed(text)
-    usual.feed((tmp_path / "p.html").read_text(encoding="utf-8"))
-    assert found.tags == usual.tags
+    escaped.feed(text)
+    expected.feed((tmp_path / "p.html").read_text(encoding="utf-8"))
+    assert escaped.tags == expected.tags
     block = text.partition('type="application/json">')[2].partition("</script>")[0]
     assert not set("<>&\u2028") & set(block)
     names = {value[0] for value in json.loads(block)["graphs"][0]["values"]}
@@ -180,13 +180,13 @@ def test_an_invalid_report_path_is_an_error_before_the_run(command, tmp_path, ca
     folder.mkdir()
     (tmp_path / "folder.html").mkdir()
     source = SWIN.read_bytes()
-    for place, reason in (
+    for path, reason in (
         (tmp_path / "nowhere" / "p.html", "its folder does not exist"),
         (tmp_path / "folder.html", "it is a folder"),
         (folder, "must end in .html or .json"),
         (SWIN, "must end in .html or .json"),
     ):
-        assert main([command, *arguments, "--report", str(place)]) == 2
+        assert main([command, *arguments, "--report", str(path)]) == 2
         errors = capsys.readouterr().err
         assert len(errors.splitlines()) == 1
         assert reason in errors

@@ -12,7 +12,7 @@ from model_table import SWIN, saved
 from onnxfold.cli import main
 from tests.benchmarks.benchmark_models import scalar_chain
 
-BROWSER = chromium.found()
+BROWSER = chromium.find_browser()
 LINEAR = "g (float[3] x) => (float[3] y) <float[3] w = {WEIGHT}> { y = Mul(x, w) }"
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed")
 
@@ -44,8 +44,8 @@ def optimized(model: Path, folder: Path, *options: str) -> Path:
 def click_on(page, name: str) -> None:
     """Scroll to the node with this name in the drawing, and click on it."""
     at = page.run(f"""(() => {{
-        const isWanted = (node) => node.querySelector('title').textContent === {name!r};
-        const node = [...document.querySelectorAll('.drawing .node')].find(isWanted);
+        const hasName = (node) => node.querySelector('title').textContent === {name!r};
+        const node = [...document.querySelectorAll('.drawing .node')].find(hasName);
         node.scrollIntoView({{ block: 'center', inline: 'center' }});
         const box = node.getBoundingClientRect();
         return [box.left + box.width / 2, box.top + box.height / 2];
@@ -79,14 +79,14 @@ def search(page, words: str) -> list[str]:
 def test_search_finds_a_node_and_shows_its_details(page, tmp_path):
     page.open(optimized(SWIN, tmp_path, "--check", "1"))
     show_before(page)
-    found = search(page, "blocks.0/attention/q_proj/Transpose")
-    assert len(found) == 2
-    assert found[0].startswith("Transpose")
+    matches = search(page, "blocks.0/attention/q_proj/Transpose")
+    assert len(matches) == 2
+    assert matches[0].startswith("Transpose")
     press(page, "Enter")
-    told = details(page)
+    text = details(page)
     words = ("layers.0/blocks.0/attention/q_proj/Transpose", "folded", "float32[24,24]", "perm")
-    assert all(word in told for word in words), told
-    assert " to " in told.partition("weight")[2]  # the range of the weight
+    assert all(word in text for word in words), text
+    assert " to " in text.partition("weight")[2]  # the range of the weight
     address = page.run("location.hash")
     assert page.run("document.querySelectorAll('.drawing .hit').length") >= 1
     press(page, "Enter")
@@ -94,9 +94,9 @@ def test_search_finds_a_node_and_shows_its_details(page, tmp_path):
     page.run(f"location.hash = {address!r}")
     page.wait("document.querySelector('.details').innerText.includes('layers.0/blocks.0')")
     click_on(page, "/m/swin/encoder/layers.0/blocks.0/attention/q_proj/MatMul")
-    told = details(page)
-    assert "Depends on" in told
-    assert "pixel_values" in told
+    text = details(page)
+    assert "Depends on" in text
+    assert "pixel_values" in text
 
 
 def test_modules_open_and_close(page, tmp_path):
@@ -152,9 +152,9 @@ def test_the_page_lists_values_that_wide_precision_rounds(page, tmp_path):
     { t = Add(a, b) u = Add(t, c) e = Erf(u) y = Sum(x, u, e) }"""
     source = saved(text, tmp_path / "in.onnx", 17)
     page.open(optimized(source, tmp_path, "--precision", "wide"))
-    told = page.run("document.getElementById('precision').innerText")
+    section = page.run("document.getElementById('precision').innerText")
     for words in ("u", "Erf: Could not find an implementation"):
-        assert words in told
+        assert words in section
 
 
 def test_names_are_never_interpreted(page, tmp_path, monkeypatch):
@@ -189,8 +189,8 @@ def test_five_thousand_nodes_are_drawn_and_stay_responsive(page, tmp_path):
     assert "of 5,001 nodes are shown" in about
     assert page.seconds_of_work() - start < 5
     assert 0 < page.run("document.querySelectorAll('.drawing .module').length") <= 100
-    found = search(page, "product_1500")
-    assert len(found) == 1
+    matches = search(page, "product_1500")
+    assert len(matches) == 1
     press(page, "Enter")
     assert "product_1500" in details(page)
     search(page, "Mul")
@@ -213,10 +213,10 @@ def test_differences_are_drawn_as_histograms(page, tmp_path):
     assert "y = Mul(x, w)" in first
     assert "2 of 3 elements differ" in first
     page.run("document.querySelector('#first button').click()")
-    told = details(page)
-    assert told.startswith("Mul")
-    assert "first difference: 2 of 3 elements differ" in told
-    assert "1 to 3: 1, 2, 3" in told
+    text = details(page)
+    assert text.startswith("Mul")
+    assert "first difference: 2 of 3 elements differ" in text
+    assert "1 to 3: 1, 2, 3" in text
     counts = page.run("data.run.check.outputs[0].ulp_histogram")
     assert sum(counts) == 3
     assert counts[0] == 1

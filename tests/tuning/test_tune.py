@@ -24,10 +24,10 @@ def model(tmp_path):
 
 
 def test_the_faster_result_is_written(tmp_path):
-    told = []
+    calls = []
     out = tmp_path / "out.onnx"
     done = onnxfold.tune(
-        DECODER, out, seconds=4, threads=1, dims={"batch": 2}, progress=lambda *at: told.append(at)
+        DECODER, out, seconds=4, threads=1, dims={"batch": 2}, progress=lambda *at: calls.append(at)
     )
     assert done.chosen.startswith("-O") and done.speedup[done.chosen] > 1
     assert done.sizes == {"batch": 2, "dec_seq": 16, "enc_seq": 16} and done.rounds >= 9
@@ -35,7 +35,7 @@ def test_the_faster_result_is_written(tmp_path):
     assert done.speedup["original"] == 1 and not done.failed
     assert len(onnx.load(out).graph.node) < 200
     assert onnxfold.compare(DECODER, out, inexact=True).passed
-    assert {stage for stage, _, _ in told} == {"optimize", "measure"}
+    assert {stage for stage, _, _ in calls} == {"optimize", "measure"}
     assert f"written: {done.chosen}, {done.speedup[done.chosen]:.2f}x as fast" in repr(done)
     assert [path.name for path in tmp_path.iterdir()] == ["out.onnx"]
 
@@ -63,9 +63,9 @@ def test_a_gain_of_inexact_rules_must_exceed_the_spread(tmp_path, monkeypatch, t
     text = "<float a = {0.3}, float b = {0.7}> { t = Mul(x, a) y = Mul(t, b) }"
     onnx.save(parse(f"g (float[n, 2] x) => (float[n, 2] y) {text}", 17), model)
 
-    def timed_runs(source, opened, *others, **how):
-        known = [*times, *[[3.0]] * (len(opened) - len(times))]
-        return [(each * 9)[:9] for each in known], {}
+    def timed_runs(source, opened, *arguments, **options):
+        all_times = [*times, *[[3.0]] * (len(opened) - len(times))]
+        return [(each * 9)[:9] for each in all_times], {}
 
     monkeypatch.setattr(tuning, "timed_runs", timed_runs)
     assert onnxfold.tune(model, model, seconds=0).chosen == chosen

@@ -106,9 +106,9 @@ def test_functions_get_constant_nodes_instead_of_initializers(opset, count):
     text = "g (float[N] x) => (float[N] y) { y = f.F(x) }"
     function = f"""<domain: "f", opset_import: ["": {opset}]> F (v) => (w) {{
         a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }}"""
-    made = rule(lambda x: op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0))
+    tested_rule = rule(lambda x: op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0))
     model, report = simplified(
-        parsed(text, functions=function), RuleSet("test", (double_negation, made))
+        parsed(text, functions=function), RuleSet("test", (double_negation, tested_rule))
     )
     body = next(iter(model.functions.values()))
     assert [n.op_type for n in body] == ["Cast", "Constant", "Max"] or not count
@@ -147,18 +147,18 @@ def test_a_value_with_many_users_takes_linear_time():
 
 def test_rules_that_undo_each_other_are_reported(caplog):
     @rule
-    def there(x):
+    def forward(x):
         return op.Neg(op.Relu(x)) >> op.Mul(op.Relu(x), -1)
 
     @rule
-    def back(x):
+    def backward(x):
         return op.Mul(op.Relu(x), -1) >> op.Neg(op.Relu(x))
 
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }")
     with caplog.at_level(logging.INFO, logger="onnxfold"):
-        model, report = simplified(proto, RuleSet("test", (there, back)))
-    assert [set(loop.rules) for loop in report.loops] == [{"there", "back"}]
-    assert report.loops[0].value == "y" and "there" in caplog.text
+        model, report = simplified(proto, RuleSet("test", (forward, backward)))
+    assert [set(loop.rules) for loop in report.loops] == [{"forward", "backward"}]
+    assert report.loops[0].value == "y" and "forward" in caplog.text
     assert report.counts.total() == 500 and len(ops(model)) == 2
 
 
@@ -188,9 +188,9 @@ def test_provenance():
 
 
 def test_new_names_are_unique_and_readable():
-    made = rule(inexact=True)(lambda x: op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x)))
+    tested_rule = rule(inexact=True)(lambda x: op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x)))
     text = "g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }"
-    model, _ = simplified(parsed(text), RuleSet("test", (made,)), level=2)
+    model, _ = simplified(parsed(text), RuleSet("test", (tested_rule,)), level=2)
     assert [o.name for n in model.graph for o in n.outputs] == ["y/Neg", "y/Abs", "y"]
 
 
@@ -212,15 +212,15 @@ def test_optional_sets_and_targets():
 
 
 def test_benefit_orders_rules():
-    late = rule(lambda x: op.Neg(op.Neg(x)) >> op.Identity(x))
+    default = rule(lambda x: op.Neg(op.Neg(x)) >> op.Identity(x))
 
     @rule(benefit=1)
-    def soon(x):
+    def preferred(x):
         return op.Neg(op.Neg(x)) >> x
 
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
-    _, report = simplified(proto, RuleSet("test", (late, soon)))
-    assert report.counts == {"soon": 1}
+    _, report = simplified(proto, RuleSet("test", (default, preferred)))
+    assert report.counts == {"preferred": 1}
 
 
 def test_stale_value_info_is_ignored():
@@ -247,8 +247,8 @@ def test_removing_a_node_with_a_subgraph_removes_its_uses():
         unused = Neg(t)
     }"""
 
-    made = rule(lambda x: op.Concat(x, axis=0) >> x)
-    model, _ = simplified(parsed(text), RuleSet("test", (made,)))
+    tested_rule = rule(lambda x: op.Concat(x, axis=0) >> x)
+    model, _ = simplified(parsed(text), RuleSet("test", (tested_rule,)))
     assert "Concat" not in ops(model)
 
 

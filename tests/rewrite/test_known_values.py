@@ -25,11 +25,11 @@ def oracle(proto):
 
 def shapes(proto, *names):
     types, _, values = oracle(proto)
-    found = [named(types, types.of(values[name]).shape) for name in names]
-    return found[0] if len(found) == 1 else found
+    results = [named_sizes(types, types.of(values[name]).shape) for name in names]
+    return results[0] if len(results) == 1 else results
 
 
-def named(types, shape):
+def named_sizes(types, shape):
     return None if shape is None else tuple(types.algebra.name_of(d) or d for d in shape)
 
 
@@ -77,8 +77,8 @@ def test_long_chains_do_not_recurse():
     nodes = [f"t{k + 1} = Neg(t{k})" for k in range(5000)]
     assert shapes(graph("float[N] t0", *nodes), "t5000") == ("N",)
     constant = graph("float[N] x", *nodes, "y = Add(x, t5000)", t0=F32(2))
-    _, known, values = oracle(constant)
-    assert known.is_constant(values["t5000"]) and known.array(values["t5000"]) == 2
+    _, constness, values = oracle(constant)
+    assert constness.is_constant(values["t5000"]) and constness.array(values["t5000"]) == 2
 
 
 def test_constants():
@@ -90,27 +90,28 @@ def test_constants():
         "b = Mul(a, k)",
         "y = Add(x, b)",
     )
-    _, known, values = oracle(graph("float[N] x", *text, c=np.ones(2, F32)))
-    constant = {name for name, value in values.items() if known.is_constant(value)}
+    _, constness, values = oracle(graph("float[N] x", *text, c=np.ones(2, F32)))
+    constant = {name for name, value in values.items() if constness.is_constant(value)}
     assert constant == {"a", "b", "c", "k"}
-    np.testing.assert_array_equal(known.array(values["b"]), [4, 4])
-    assert known.array(values["y"]) is None
+    np.testing.assert_array_equal(constness.array(values["b"]), [4, 4])
+    assert constness.array(values["y"]) is None
 
 
 def test_large_constants_are_not_read():
     big = np.ones(1 << 20, F32)
     proto = graph("float[N] x", "a = Neg(c)", "y = Add(x, a)", c=big)
-    _, known, values = oracle(proto)
-    assert known.is_constant(values["a"]) and known.array(values["a"]) is None
-    assert known.all_equal(values["c"], 1.0) is True and known.all_equal(values["c"], 2.0) is False
-    assert known.all_equal(values["a"], -1.0) is None
+    _, constness, values = oracle(proto)
+    assert constness.is_constant(values["a"]) and constness.array(values["a"]) is None
+    assert constness.all_equal(values["c"], 1.0) is True
+    assert constness.all_equal(values["c"], 2.0) is False
+    assert constness.all_equal(values["a"], -1.0) is None
 
 
 def test_one_element_among_many_is_found():
     big = np.zeros(1 << 20, F32)
     big[777_777] = -0.0
-    _, known, values = oracle(graph("float[N] x", "y = Add(x, c)", c=big))
-    assert known.all_equal(values["c"], 0.0) is False
+    _, constness, values = oracle(graph("float[N] x", "y = Add(x, c)", c=big))
+    assert constness.all_equal(values["c"], 0.0) is False
 
 
 @pytest.mark.parametrize(

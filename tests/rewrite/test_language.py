@@ -49,13 +49,13 @@ def test_every_rule_has_a_row():
     assert {rule for case in CASES for rule in case.rules} == {*rule_set_of(rules)}
 
 
-def refuse(made, *models):
-    certify(made, refused=models, thorough=False)
+def refuse(tested_rule, *models):
+    certify(tested_rule, refused=models, thorough=False)
 
 
-def rewritten(made, text, **options):
+def rewritten(tested_rule, text, **options):
     model = ir.from_proto(Example.of(text).instance.model)
-    simplify = Simplify([RuleSet("test", (made,))], options=Options(**options))
+    simplify = Simplify([RuleSet("test", (tested_rule,))], options=Options(**options))
     simplify(model)
     return model, simplify.report
 
@@ -65,12 +65,14 @@ def ops(model):
 
 
 def test_constants_of_a_replacement_are_computed():
-    made = rules.computed_constants
+    tested_rule = rules.computed_constants
     nodes = "t = Add(x, c) y = Add(d, t)"
-    model, report = rewritten(made, f"(float[N] x) <float c = {{0.1}}, float d = {{0.7}}> {nodes}")
+    model, report = rewritten(
+        tested_rule, f"(float[N] x) <float c = {{0.1}}, float d = {{0.7}}> {nodes}"
+    )
     assert not report.counts.total()
-    assert Rewriter(model, [made], level=2).run().inexact.total() == 1
-    model, _ = rewritten(made, f"(int32[N] x) <int32 c = {{3}}, int32 d = {{2}}> {nodes}")
+    assert Rewriter(model, [tested_rule], level=2).run().inexact.total() == 1
+    model, _ = rewritten(tested_rule, f"(int32[N] x) <int32 c = {{3}}, int32 d = {{2}}> {nodes}")
     assert ops(model) == ["Add"]
     assert model.graph[0].inputs[1].const_value.numpy() == 5
 
@@ -118,10 +120,10 @@ def read_alpha(x):
     return op.Elu(x, alpha=anything) >> op.Neg(x), where(result.attribute("alpha") == 0.1)
 
 
-@pytest.mark.parametrize("made", [written_alpha, bound_alpha, read_alpha])
-def test_float_attributes_equal_the_numbers_in_rules(made):
+@pytest.mark.parametrize("tested_rule", [written_alpha, bound_alpha, read_alpha])
+def test_float_attributes_equal_the_numbers_in_rules(tested_rule):
     for alpha, fires in ((0.1, 1), (0.2, 0)):
-        _, report = rewritten(made, f"(float[N] x) y = Elu<alpha={alpha}>(x)", level=2)
+        _, report = rewritten(tested_rule, f"(float[N] x) y = Elu<alpha={alpha}>(x)", level=2)
         assert report.counts.total() == fires
 
 
@@ -141,8 +143,8 @@ def test_float_attributes_equal_the_numbers_in_rules(made):
     ],
 )
 def test_conditions_on_unknown_values_do_not_match(condition):
-    made = rule(lambda x, y: (op.Sub(x, y) >> op.Add(x, y), where(condition(x, y))))
-    refuse(made, "(float[N,3] x, float[M,3] z) y = Sub(x, z)")
+    tested_rule = rule(lambda x, y: (op.Sub(x, y) >> op.Add(x, y), where(condition(x, y))))
+    refuse(tested_rule, "(float[N,3] x, float[M,3] z) y = Sub(x, z)")
 
 
 @pytest.mark.parametrize(
@@ -162,13 +164,13 @@ def test_conditions_on_unknown_values_do_not_match(condition):
     ],
 )
 def test_conditions_hold(condition):
-    made = rule(lambda x, y: (op.Sub(x, y) >> op.Add(x, op.Neg(y)), where(condition(x, y))))
-    certify(made, "(float[N,3] x, float[N,3] z) y = Sub(x, z)", thorough=False)
+    tested_rule = rule(lambda x, y: (op.Sub(x, y) >> op.Add(x, op.Neg(y)), where(condition(x, y))))
+    certify(tested_rule, "(float[N,3] x, float[N,3] z) y = Sub(x, z)", thorough=False)
 
 
 def test_conditions_are_printed_as_they_are_written():
     @rule
-    def made(x, y, a: Attribute):
+    def tested_rule(x, y, a: Attribute):
         total = op.Sub(x, op.Transpose(y, perm=a))
         return op.Relu(total) >> x, where(
             (x.rank - 1) * (y.rank + 2) == 5,
@@ -179,7 +181,7 @@ def test_conditions_are_printed_as_they_are_written():
             maximum(x.rank, 2) - (x.rank - y.rank) == a[0] / 2,
         )
 
-    assert made.texts == (
+    assert tested_rule.texts == (
         "Relu(total := Sub(x, Transpose(y, perm=a)))",
         "x",
         (
@@ -195,18 +197,18 @@ def test_conditions_are_printed_as_they_are_written():
     before, after, conditions = rules.several_conditions.texts
     assert (before, after) == ("Unsqueeze(x, c)", "Reshape(x, constant((*c.ints, *c.ints)))")
     assert conditions == ("x.rank == 1", "c.ints[0] > 5")
-    same = "inner.op_type == result.op_type"
-    assert rules.computed_condition.texts[2] == (same, "doubled(c) == 8")
+    same_op = "inner.op_type == result.op_type"
+    assert rules.computed_condition.texts[2] == (same_op, "doubled(c) == 8")
 
 
 def test_variables_of_unused_alternatives_are_omitted():
-    """Parts of the replacement and conditions that need these variables are omitted, too."""
+    """Parts of the replacement and conditions that use these variables are omitted, too."""
 
     @rule(inexact=True)
     def step(x, c: Constant, a: Attribute):
         choice = any_of(op.Add(op.Exp(x), c), op.Elu(x, alpha=a), op.Exp(x))
-        taken = any_of(op.Add(op.Exp(x), c), op.Exp(op.Elu(x, alpha=a)))
-        return op.Relu(choice) >> taken, where((c.number > 0).or_else(True), a.or_else(1) > 0)
+        replacement = any_of(op.Add(op.Exp(x), c), op.Exp(op.Elu(x, alpha=a)))
+        return op.Relu(choice) >> replacement, where((c.number > 0).or_else(True), a.or_else(1) > 0)
 
     model, _ = rewritten(step, "(float[N] x) t = Exp(x) y = Relu(t)", level=2)
     assert ops(model) == ["Elu", "Exp"] and not model.graph[0].attributes
@@ -221,7 +223,7 @@ def test_variables_of_unused_alternatives_are_omitted():
 @pytest.mark.parametrize("first", [op.Neg, lambda x: any_of(op.Exp(x), op.Neg(x))])
 @pytest.mark.parametrize("product", ["Mul(a, b)", "Div(a, b)"])
 def test_a_condition_is_checked_as_soon_as_its_variables_are_bound(first, product):
-    """The condition is evaluated once, whether the rest matches in several ways or not."""
+    """The condition is evaluated once, even if the other operands match in several ways."""
     values = []
 
     @computed
@@ -243,19 +245,19 @@ def test_a_condition_waits_for_variables_after_alternatives():
     """A variable in an alternative may be bound before the other variables of the condition."""
 
     @rule
-    def made(x, z):
+    def tested_rule(x, z):
         choice = any_of(op.Exp(x), op.Neg(x))
         return op.Sum(choice, z, x) >> op.Sum(x, z, choice), where(x.rank == z.rank)
 
     text = "(float[N] x, float[M] z) t = Neg(x) y = Sum(t, z, x)"
-    assert rewritten(made, text)[1].counts.total() == 1
+    assert rewritten(tested_rule, text)[1].counts.total() == 1
 
 
 def test_alternatives_with_an_omitted_input_are_not_used():
     """The first alternative reads the bias, so it is used only if there is a bias."""
 
     @rule(inexact=True)
-    def made(x, y, z, w):
+    def tested_rule(x, y, z, w):
         bias = any_of(op.Mul(op.Add(z, z), w), op.Neg(w))
         return op.Mul(op.Conv(x, y, optional(z)), w) >> op.Conv(x, op.Mul(y, w), bias)
 
@@ -264,7 +266,7 @@ def test_alternatives_with_an_omitted_input_are_not_used():
         ("x, c, b", {"Conv", "Mul"}),
     ):
         text = f"<float[1,2,3] c, float[1] b> t = Conv({operands}) y = Mul(t, w)"
-        model, _ = rewritten(made, f"(float[1,2,4] x, float[1] w) {text}", level=2)
+        model, _ = rewritten(tested_rule, f"(float[1,2,4] x, float[1] w) {text}", level=2)
         assert set(ops(model)) == expected
 
 
@@ -281,13 +283,13 @@ def test_all_outputs():
 
 def test_either_way():
     @rule
-    def made(x, y):
+    def tested_rule(x, y):
         f = op.either_way("Sub", "Add")
         return f(op.Neg(x), op.Abs(y)) >> f(op.Identity(x), y)
 
     for text, expected in (("Sub(t, s)", "xz"), ("Sub(s, t)", "zx"), ("Add(s, t)", "zx")):
         nodes = f"t = Neg(x) s = Abs(z) y = {text}"
-        model, _ = rewritten(made, f"(float[N] x, float[N] z) {nodes}")
+        model, _ = rewritten(tested_rule, f"(float[N] x, float[N] z) {nodes}")
         operands = model.graph.outputs[0].producer().inputs
         names = [v.producer().inputs[0].name if v.producer() else v.name for v in operands]
         assert "".join(names) == expected
@@ -295,28 +297,28 @@ def test_either_way():
 
 def test_outputs_of_ops_in_the_pattern():
     @rule(inexact=True)
-    def made(x, y):
+    def tested_rule(x, y):
         both = op.Concat(x, y, axis=0)
         new = op.Concat(y, x, axis=0)
         return outputs(op.Relu(both), both) >> outputs(op.Relu(new), op.Identity(new))
 
     text = "(float[2] x, float[2] z) b = Concat<axis=0>(x, z) y = Relu(b); outputs y, b"
-    model, _ = rewritten(made, text, level=2)
+    model, _ = rewritten(tested_rule, text, level=2)
     assert ops(model) == ["Concat", "Relu", "Identity"]
     assert [o.name for o in model.graph.outputs] == ["y", "b"]
     assert [v.name for v in model.graph[0].inputs] == ["z", "x"]
-    refuse(made, f"{text}; n = Neg(b); outputs y, b, n")
+    refuse(tested_rule, f"{text}; n = Neg(b); outputs y, b, n")
 
 
 def test_several_outputs_of_one_root():
     @rule(shared=True)
-    def made(x, y, a: Attribute):
+    def tested_rule(x, y, a: Attribute):
         old = op.TopK(x, y, axis=a)
         new = op.TopK(op.Identity(x), y, axis=a)
         return outputs(old[0], old[1]) >> outputs(new[0], new[1]), where(y.is_single_use)
 
     instance = "(float[5] x) <int64[1] k = {2}> y, i = TopK<axis=0>(x, k); outputs y, i"
-    model, _ = rewritten(made, instance)
+    model, _ = rewritten(tested_rule, instance)
     assert [o.name for o in model.graph.outputs] == ["y", "i"]
 
 
@@ -335,53 +337,53 @@ def test_errors_in_rules_name_the_rule():
     def nothing(x):
         return {}[x.dtype]
 
-    made = rule(lambda x: (op.Relu(x) >> op.Relu(x), where(nothing(x))))
+    tested_rule = rule(lambda x: (op.Relu(x) >> op.Relu(x), where(nothing(x))))
     with pytest.raises(RuleError, match=r"test_language\.py:\d+.*KeyError"):
-        rewritten(made, "(float[N] x) y = Relu(x)")
+        rewritten(tested_rule, "(float[N] x) y = Relu(x)")
 
 
 def test_a_rule_that_changes_the_type_is_not_applied():
     dtype = rule(lambda x: op.Relu(x) >> op.Cast(x, to=10))
     shape = rule(lambda x: op.Relu(x) >> op.Unsqueeze(x, constant([0])))
-    for made in (dtype, shape):
-        model, report = rewritten(made, "(float[N] x) y = Relu(x)")
+    for tested_rule in (dtype, shape):
+        model, report = rewritten(tested_rule, "(float[N] x) y = Relu(x)")
         assert ops(model) == ["Relu"] and report.rejected.total() == 1
         assert not model.graph.initializers
 
 
 @pytest.mark.parametrize(("opset", "operands"), [(11, 1), (13, 2)])
 def test_an_attribute_that_has_become_an_input(opset, operands):
-    (made,) = [each for each in rules.SHORT if each.name == "axes_of_new_ops"]
-    model, _ = rewritten(made, f"(float[N] x) t = Relu(x) y = Relu(t); opset {opset}")
+    (tested_rule,) = [each for each in rules.SHORT if each.name == "axes_of_new_ops"]
+    model, _ = rewritten(tested_rule, f"(float[N] x) t = Relu(x) y = Relu(t); opset {opset}")
     assert len(model.graph.outputs[0].producer().inputs) == operands
 
 
 def test_other_domains():
     @rule(inexact=True, target="onnxruntime")
-    def made(x):
+    def tested_rule(x):
         return op.Gelu(x) >> op.domain("com.microsoft").Gelu(x)
 
     instance = "(float[N] x) y = Gelu(x); opset 20"
-    certify(made, f"{instance}; ~1e-5", thorough=False)
-    assert not rewritten(made, instance, level=2)[1].counts.total()
-    model, _ = rewritten(made, instance, level=2, target="onnxruntime")
+    certify(tested_rule, f"{instance}; ~1e-5", thorough=False)
+    assert not rewritten(tested_rule, instance, level=2)[1].counts.total()
+    model, _ = rewritten(tested_rule, instance, level=2, target="onnxruntime")
     assert model.graph.opset_imports["com.microsoft"] == 1
 
 
 def test_ops_that_onnxruntime_adds_at_opsets_without_a_schema():
     @rule(opset=(1, 16), inexact=True, target="onnxruntime")
-    def made(x):
+    def tested_rule(x):
         ones = op.Expand(constant(1.0, FLOAT), constant(x.shape[-1:]))
         return op.MeanVarianceNormalization(x, axes=(1,)) >> op.beyond_standard.LayerNormalization(
             x, ones, axis=-1, epsilon=1e-9
         )
 
     instance = "(float[2,8] x = normal) y = MeanVarianceNormalization<axes=[1]>(x)"
-    certify(made, f"{instance}; opset 13; ~1e-3", thorough=False)
-    certify(made, refused=[instance], thorough=False)
+    certify(tested_rule, f"{instance}; opset 13; ~1e-3", thorough=False)
+    certify(tested_rule, refused=[instance], thorough=False)
     options = {"level": 2, "target": "onnxruntime"}
-    model, report = rewritten(made, f"{instance}; opset 13", **options)
-    assert report.counts == {"made": 1}
+    model, report = rewritten(tested_rule, f"{instance}; opset 13", **options)
+    assert report.counts == {"tested_rule": 1}
     assert [node.op_type for node in model.graph if node.op_type != "Constant"] == [
         "LayerNormalization"
     ]
@@ -390,9 +392,9 @@ def test_ops_that_onnxruntime_adds_at_opsets_without_a_schema():
 
 def test_added_ops_in_a_pattern():
     ort = op.beyond_standard
-    made = rule(lambda x, w: op.Neg(ort("SimplifiedLayerNormalization")(x, w)) >> op.Relu(x))
+    tested_rule = rule(lambda x, w: op.Neg(ort("SimplifiedLayerNormalization")(x, w)) >> op.Relu(x))
     model = "(float[2,4] x) <float[4] w> t = SimplifiedLayerNormalization<axis=-1>(x, w) y = Neg(t)"
-    assert rewritten(made, model)[1].counts.total() == 1
+    assert rewritten(tested_rule, model)[1].counts.total() == 1
 
 
 def test_ops_without_a_schema_are_refused_unless_they_are_added():

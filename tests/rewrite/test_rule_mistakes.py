@@ -15,7 +15,7 @@ def _conditional(x):
     return op.Neg(x) >> x
 
 
-def _made(x):
+def _gelu(x):
     return op.Gelu(x) >> x
 
 
@@ -39,20 +39,21 @@ def _read():
     ],
 )
 def test_mistakes_are_found_when_the_rule_is_defined(function, message):
-    make, made = (rule, function) if hasattr(function, "__code__") else (function, _made)
+    is_decorator = not hasattr(function, "__code__")
+    decorate, decorated = (function, _gelu) if is_decorator else (rule, function)
     with pytest.raises(RuleError, match=message) as caught:
-        make(made)
-    code = made.__code__
-    place = f"({Path(code.co_filename).name}:{code.co_firstlineno + (made is _conditional)}): "
+        decorate(decorated)
+    code = decorated.__code__
+    line = code.co_firstlineno + (decorated is _conditional)
     message = str(caught.value)
-    assert place in message and "\n" not in message
+    assert f"({Path(code.co_filename).name}:{line}): " in message and "\n" not in message
 
 
 def test_mistakes_of_annotations():
     with pytest.raises(RuleError, match=r"test_rule_mistakes.py.*int is not a kind of variable"):
 
         @rule
-        def made(x, c: int):
+        def typed(x, c: int):
             return op.Add(x, c) >> x
 
     with pytest.raises(RuleError, match=r"test_rule_mistakes.py.*\*xs"):

@@ -11,15 +11,15 @@ from onnxfold.support.errors import UsageError
 
 
 def test_every_rule_has_a_unique_name_and_a_doc():
-    rules = [each for found in builtin_rule_sets() for each in found]
+    rules = [each for rules in builtin_rule_sets() for each in rules]
     assert len({each.name for each in rules}) == len(rules)
     assert not [each.label for each in rules if not each.doc or "\n" in each.doc]
 
 
 def test_builtin_rules_are_valid():
-    """`rule` makes the same checks when a user defines a rule."""
-    for found in builtin_rule_sets():
-        for each in found:
+    """`rule` runs the same checks when a user defines a rule."""
+    for rules in builtin_rule_sets():
+        for each in rules:
             check_rule(each)
 
 
@@ -29,9 +29,9 @@ def test_rules_are_named_after_their_functions():
         """Twice."""
         return op.Neg(op.Neg(x)) >> x
 
-    found = rule_set("mine", {"twice": twice, "several": (twice,), "_n": 1})
-    assert [each.name for each in found] == ["twice"]
-    assert "twice  Twice." in str(found)
+    rules = rule_set("mine", {"twice": twice, "several": (twice,), "_n": 1})
+    assert [each.name for each in rules] == ["twice"]
+    assert "twice  Twice." in str(rules)
 
 
 MINE = """from onnxfold.rewrite import *

@@ -12,13 +12,13 @@ def exported(name: str) -> onnx.ModelProto:
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)
-    made = _modules(torch)[name]
-    module, inputs, options = made() if callable(made) else made
+    entry = _modules(torch)[name]
+    module, inputs, options = entry() if callable(entry) else entry
     options = {"dynamo": False, **options}
     if not options["dynamo"]:
         names = [f"x{k}" for k in range(len(inputs))]
-        sizes = zip(names, inputs, strict=True)
-        axes = {each: [0, 1] if given.ndim == 3 else [0] for each, given in sizes}
+        inputs_by_name = dict(zip(names, inputs, strict=True))
+        axes = {name: [0, 1] if x.ndim == 3 else [0] for name, x in inputs_by_name.items()}
         options = {"input_names": names, "dynamic_axes": axes, "opset_version": 17, **options}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
@@ -28,7 +28,7 @@ def exported(name: str) -> onnx.ModelProto:
 
 
 def _modules(torch: Any) -> dict[str, Any]:
-    """Return by name a module, its arguments and exporter options, or a function of these."""
+    """Return for each name a module, its inputs and exporter options, or a function of these."""
     nn = torch.nn
 
     class Function(nn.Module):
@@ -37,8 +37,8 @@ def _modules(torch: Any) -> dict[str, Any]:
             self.function = function
             self.modules_ = nn.ModuleList(modules)
 
-        def forward(self, *given: Any) -> Any:
-            return self.function(*self.modules_, *given)
+        def forward(self, *inputs: Any) -> Any:
+            return self.function(*self.modules_, *inputs)
 
     class Conv1D(nn.Module):
         """The linear layer of GPT-2."""
@@ -139,9 +139,9 @@ def _modules(torch: Any) -> dict[str, Any]:
         def step(m: Any, i: Any, k: Any, keys: Any, values: Any) -> Any:
             cache = transformers.DynamicCache()
             cache.update(keys, values, 0)
-            found = m(i, attention_mask=k, past_key_values=cache)
-            layer = found.past_key_values.layers[0]
-            return found[0], layer.keys, layer.values
+            outputs = m(i, attention_mask=k, past_key_values=cache)
+            layer = outputs.past_key_values.layers[0]
+            return outputs[0], layer.keys, layer.values
 
         axes = {
             "x0": {0: "batch", 1: "length"},

@@ -29,21 +29,20 @@ for _rules in builtin_rule_sets():
 TOOLS = ("onnx-mlir", "onnxoptimizer", "onnxruntime", "onnxscript")
 BY_MODEL: dict[str, set[str]] = defaultdict(set)
 BY_TEST: dict[str, set[str]] = defaultdict(set)
-for _stem, _models in LICENCES.items():
+for _name, _models in LICENCES.items():
     for _model in _models:
-        (BY_TEST if _model.split("/")[0] in TOOLS else BY_MODEL)[_model].add(_stem)
+        (BY_TEST if _model.split("/")[0] in TOOLS else BY_MODEL)[_model].add(_name)
 
 
-def stems(names: dict[str, Any]) -> set[str]:
+def without_numbers(names: dict[str, Any]) -> set[str]:
     return {re.sub(r"_\d+$", "", name) for name in names}
 
 
-@pytest.mark.parametrize("stem", LICENCES)
-def test_the_census_confirms_the_licence(stem: str):
-    models = [
-        m for name, entry in CENSUS.items() if stem in stems({name: 1}) for m in entry["models"]
-    ]
-    assert LICENCES[stem] - BY_TEST.keys() <= set(models)
+@pytest.mark.parametrize("rule_name", LICENCES)
+def test_the_census_confirms_the_licence(rule_name: str):
+    entries = [entry for name, entry in CENSUS.items() if rule_name in without_numbers({name: 1})]
+    models = {model for entry in entries for model in entry["models"]}
+    assert LICENCES[rule_name] - BY_TEST.keys() <= models
 
 
 @pytest.mark.parametrize("name", sorted(BY_TEST))
@@ -81,24 +80,24 @@ TENSORFLOW = {
 
 def of_repository(name: str) -> Path | None:
     """Return the path of a model in the repository or the onnx package; None for other models."""
-    folder, _, rest = name.partition("/")
+    folder, _, path_in_source = name.partition("/")
     if folder == "models":
-        return ROOT / "models" / f"{rest}.onnx"
+        return ROOT / "models" / f"{path_in_source}.onnx"
     if folder == "onnx":
-        return Path(onnx.__file__).parent / "backend/test/data/light" / f"{rest}.onnx"
+        return Path(onnx.__file__).parent / "backend/test/data/light" / f"{path_in_source}.onnx"
     return None
 
 
-def made(name: str, folder: Path) -> Path:
+def model_path(name: str, folder: Path) -> Path:
     """Fetch or export a model and return its path."""
-    source, _, rest = name.partition("/")
+    source, _, path_in_source = name.partition("/")
     path = folder / "model.onnx"
     if source == "torch":
-        onnx.save(exporter_idioms.exported(rest), path)
+        onnx.save(exporter_idioms.exported(path_in_source), path)
     elif source == "tf2onnx":
         tf = pytest.importorskip("tensorflow")
         convert = pytest.importorskip("tf2onnx").convert.from_function
-        build, shape = TENSORFLOW[rest]
+        build, shape = TENSORFLOW[path_in_source]
         signature = [tf.TensorSpec(shape, tf.float32, name="x")]
         function = tf.function(build(tf), input_signature=signature)
         convert(function, input_signature=signature, opset=17, output_path=str(path))
@@ -113,10 +112,10 @@ def made(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", sorted(name for name in BY_MODEL if of_repository(name)))
 def test_rules_fire_in_models_of_the_repository(name: str):
     path = of_repository(name)
-    assert BY_MODEL[name] <= stems(look_at(path)["rules"])
+    assert BY_MODEL[name] <= without_numbers(look_at(path)["rules"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(name for name in BY_MODEL if not of_repository(name)))
 def test_rules_fire(name: str, tmp_path: Path):
-    assert BY_MODEL[name] <= stems(look_at(made(name, tmp_path))["rules"])
+    assert BY_MODEL[name] <= without_numbers(look_at(model_path(name, tmp_path))["rules"])

@@ -91,8 +91,8 @@ def test_layer(scaled, turned, mask, past, tmp_path):
     pasts = "".join(f", float[B,{HEADS},P,{SIZE}] past_{n}" for n in "kv") if past else ""
     inputs = f"float[B,S,{WIDTH}] x, int64[B,T] attention_mask{pasts}"
     outputs = "y, present_k, present_v" if past else "y"
-    made = graph(inputs, *nodes, outputs=outputs, opset=18, **constants)
-    onnx.save(made, tmp_path / "in.onnx")
+    model = graph(inputs, *nodes, outputs=outputs, opset=18, **constants)
+    onnx.save(model, tmp_path / "in.onnx")
     target = onnxfold.optimize_file(
         tmp_path / "in.onnx", tmp_path / "out.onnx", level=2, target="onnxruntime"
     )
@@ -101,18 +101,19 @@ def test_layer(scaled, turned, mask, past, tmp_path):
     assert "Softmax" not in remaining and "FusedMatMul" not in remaining
     # broadcasting the mask requires the length of the keys, unless the mask has this length
     assert remaining.count("Transpose") == (2 if past and "causal" not in mask else 0)
-    before = reference_session(made)
+    before = reference_session(model)
     after = ort.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
-    for length, before_it in itertools.product((1, 4, 33), (0, 5) if past else (0,)):
-        total = length + before_it
+    for length, past_length in itertools.product((1, 4, 33), (0, 5) if past else (0,)):
+        total = length + past_length
         feeds = {"x": floats(3, length, WIDTH), "attention_mask": np.ones((3, total), np.int64)}
         feeds["attention_mask"][1, : total // 2] = 0  # left padding
         feeds["attention_mask"][2, total - total // 2 :] = 0  # right padding
         if past:
             for n in "kv":
-                feeds[f"past_{n}"] = floats(3, HEADS, before_it, SIZE)
+                feeds[f"past_{n}"] = floats(3, HEADS, past_length, SIZE)
         for fully in (False, True):
             if fully:
                 feeds["attention_mask"][0] = 0
-            for wanted, found in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
-                np.testing.assert_allclose(found, wanted, atol=NEAR * np.abs(wanted).max())
+            results = zip(before.run(None, feeds), after.run(None, feeds), strict=True)
+            for expected, actual in results:
+                np.testing.assert_allclose(actual, expected, atol=NEAR * np.abs(expected).max())

@@ -26,11 +26,11 @@ PACKED = """(float[B,S,6] x)
 
 @pytest.mark.parametrize("target, fired", [(None, 0), ("onnxruntime", 1)])
 def test_rules_fire_only_for_their_target(target, fired):
-    made = ir.from_proto(Example.of(GELU).instance.model)
-    step = Simplify(options=Options(level=2, target=target))
-    step(made)
-    assert step.report.counts["erf_gelu"] == fired
-    assert made.opset_imports.get("com.microsoft", 0) == fired
+    model = ir.from_proto(Example.of(GELU).instance.model)
+    simplify = Simplify(options=Options(level=2, target=target))
+    simplify(model)
+    assert simplify.report.counts["erf_gelu"] == fired
+    assert model.opset_imports.get("com.microsoft", 0) == fired
 
 
 def test_between_all_other_passes(tmp_path):
@@ -45,23 +45,23 @@ def test_between_all_other_passes(tmp_path):
 
 def test_onnxruntime_does_not_fuse_sums(tmp_path):
     """onnxruntime fuses an Add into SkipLayerNormalization, but not a Sum."""
-    made = Example.of(SUM).instance.model
-    changed = onnxfold.optimize(made, level=2, target="onnxruntime")
-    found = [optimized_by_onnxruntime(each, tmp_path) for each in (made, changed)]
-    assert found == [["SkipLayerNormalization"], ["Sum", "LayerNormalization"]]
+    original = Example.of(SUM).instance.model
+    rewritten = onnxfold.optimize(original, level=2, target="onnxruntime")
+    ops = [ops_optimized_by_onnxruntime(each, tmp_path) for each in (original, rewritten)]
+    assert ops == [["SkipLayerNormalization"], ["Sum", "LayerNormalization"]]
 
 
-def optimized_by_onnxruntime(made, folder):
+def ops_optimized_by_onnxruntime(model, folder):
     options = ort.SessionOptions()
     options.optimized_model_filepath = f"{folder}/optimized.onnx"
     options.log_severity_level = 4
-    ort.InferenceSession(made.SerializeToString(), options, ["CPUExecutionProvider"])
+    ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
 
 
 def test_packed_weights_replace_the_three_weights(tmp_path):
-    made = Example.of(PACKED).instance.model
-    onnx.save(made, tmp_path / "a.onnx")
+    original = Example.of(PACKED).instance.model
+    onnx.save(original, tmp_path / "a.onnx")
     report = onnxfold.optimize_file(
         tmp_path / "a.onnx", tmp_path / "b.onnx", level=2, target="onnxruntime"
     )
@@ -69,6 +69,6 @@ def test_packed_weights_replace_the_three_weights(tmp_path):
     packed = onnx.load(tmp_path / "b.onnx")
     assert [node.op_type for node in packed.graph.node] == ["Attention"]
     weight = next(t for t in packed.graph.initializer if len(t.dims) == 2)
-    weights = {t.name: onnx.numpy_helper.to_array(t) for t in made.graph.initializer}
-    want = np.concatenate([weights["wq"], weights["wk"], weights["wv"]], axis=1)
-    assert np.array_equal(onnx.numpy_helper.to_array(weight), want)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in original.graph.initializer}
+    expected = np.concatenate([weights["wq"], weights["wk"], weights["wv"]], axis=1)
+    assert np.array_equal(onnx.numpy_helper.to_array(weight), expected)

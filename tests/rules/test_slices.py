@@ -15,7 +15,7 @@ from onnxfold.testing.certification import certify
 ENDS = (-9, -2, 0, 3)
 NAMES = {n: f"c{n + 9}" for n in (*range(-9, 4), 9)}
 
-RULES = {rule.name: rule for found in builtin_rule_sets() for rule in found}
+RULES = {rule.name: rule for rules in builtin_rule_sets() for rule in rules}
 
 
 @pytest.mark.parametrize("size", [7, "N"])
@@ -32,15 +32,15 @@ def test_slices_of_slices(size, steps):
             outputs.append(f"float[K] y{len(outputs)}")
     weights = ", ".join(f"int64[1] {name} = {{{n}}}" for n, name in NAMES.items())
     text = f"g (float[{size}] x) => ({', '.join(outputs)}) <{weights}> {{ {' '.join(nodes)} }}"
-    made = parse(text, 17)
-    rewritten = ir.from_proto(made)
-    simplify = Simplify([found for found in builtin_rule_sets() if found.name == "slices"])
+    original = parse(text, 17)
+    rewritten = ir.from_proto(original)
+    simplify = Simplify([rules for rules in builtin_rule_sets() if rules.name == "slices"])
     simplify(rewritten)
     assert simplify.report.counts["slice_of_slice"] >= (len(outputs) if size == 7 else 1)
-    before, after = (reference_session(m) for m in (made, ir.to_proto(rewritten)))
+    before, after = (reference_session(m) for m in (original, ir.to_proto(rewritten)))
     feeds = {"x": np.arange(7, dtype=np.float32)}
-    for want, found in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
-        np.testing.assert_array_equal(found, want)
+    for expected, actual in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 # These models are not in the table because onnx crashes on changes of the attributes.

@@ -1,7 +1,7 @@
 """Test the rules with their tables, which `onnxfold.testing.rule_tables` describes.
 
 Some changed models of each row are also tested; see `onnxfold.testing.changes`.
-`CHANGES=10000 pytest tests/rules` tests all of them in an hour.
+`CHANGES=10000 pytest tests/rules` tests all changed models in an hour.
 """
 
 import os
@@ -29,7 +29,7 @@ FAULTY = (
     "unsqueeze_of_reduced",
     "zero_before_function",
 )
-RULES = [rule for found in builtin_rule_sets() for rule in found]
+RULES = [rule for rules in builtin_rule_sets() for rule in rules]
 TABLES = sorted(Path(__file__).parent.glob("*.txt"))
 CASES = [case for path in TABLES for case in read_table(path, RULES)]
 EXAMPLES = defaultdict(lambda: ([], []))

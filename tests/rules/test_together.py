@@ -11,7 +11,7 @@ ACTIVATED = """(float[1,4,5,5] x)
     <float[4,4,1,1] w, float three = {3}, float zero = {0}, float six = {6}>
     p = Conv(x, w) a = Add(p, three) k = Clip(a, zero, six) t = Mul(p, k) h = Div(t, six)
     y = Conv(h, w)"""
-TAKEN = """(float[N,5] x) <int64[2] c = {2, 3}, int64 i = {0}, int64 j = {-1}>
+SEQUENCE = """(float[N,5] x) <int64[2] c = {2, 3}, int64 i = {0}, int64 j = {-1}>
     s = SplitToSequence<axis=1>(x, c) a = SequenceAt(s, i) y = SequenceAt(s, j); outputs a, y"""
 EXPECTED = """(float[1,24,5] x)
     <float[1,6,1,1] w = {0, 1, 2, 3, 4, 5}, int64[4] split = {1, 4, 6, 5},
@@ -28,7 +28,7 @@ SHIFTED = """(float[N,2,5,6] x) <float[3,2,3,3] w, float[1,1,1] c = {0.5}>
         # the division by 6 belongs to the activation, not to the weight of the next convolution
         (ACTIVATED, ["Conv", "HardSigmoid", "Mul", "Conv"]),
         (SCALED, ["Conv"]),
-        (TAKEN, ["Split"]),
+        (SEQUENCE, ["Split"]),
         # no Transpose remains before the Reshape to the sides
         (EXPECTED, ["Reshape", "Softmax", "MatMul", "Reshape"]),
         # Expand creates a bias from one number; it requires opset 8, but is not in the result
@@ -37,10 +37,10 @@ SHIFTED = """(float[N,2,5,6] x) <float[3,2,3,3] w, float[1,1,1] c = {0.5}>
     ],
 )
 def test_remaining_ops(text, remaining):
-    made = Example.of(text).instance.model
-    optimized = onnxfold.optimize(made, level=2)
+    original = Example.of(text).instance.model
+    optimized = onnxfold.optimize(original, level=2)
     assert [node.op_type for node in optimized.graph.node] == remaining
-    onnxfold.compare(made, optimized, rtol=1e-5, atol=1e-5).assert_equal()
+    onnxfold.compare(original, optimized, rtol=1e-5, atol=1e-5).assert_equal()
 
 
 @pytest.mark.parametrize("shared", [False, True])

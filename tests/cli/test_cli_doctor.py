@@ -18,13 +18,13 @@ def home(tmp_path, monkeypatch):
 
 def test_json_describes_packages_system_and_caches(capsys, home):
     assert main(["doctor", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     for package in ("onnxfold", "onnx", "onnx-ir", "onnxruntime", "numpy"):
-        assert found["packages"][package] == importlib.metadata.version(package)
-    assert platform.python_version() in found["system"]["Python"]
-    assert found["system"]["providers"].split(", ") == ort.get_available_providers()
-    assert set(found["backends"]) == {"iree", "onnx-mlir"}
-    assert found["caches"]["sessions"].startswith(str(home / "onnxfold" / "sessions"))
+        assert document["packages"][package] == importlib.metadata.version(package)
+    assert platform.python_version() in document["system"]["Python"]
+    assert document["system"]["providers"].split(", ") == ort.get_available_providers()
+    assert set(document["backends"]) == {"iree", "onnx-mlir"}
+    assert document["caches"]["sessions"].startswith(str(home / "onnxfold" / "sessions"))
 
 
 def test_text_lists_packages(capsys):

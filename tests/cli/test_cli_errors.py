@@ -77,11 +77,11 @@ def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
 
 def test_closed_output_pipe_is_not_an_error(tiny):
     """`onnxfold inspect m | head -0` prints no error."""
-    reading, writing = os.pipe()
-    os.close(reading)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
     command = [sys.executable, "-m", "onnxfold", "inspect", str(tiny)]
-    result = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
-    os.close(writing)
+    result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True)
+    os.close(write_end)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -122,7 +122,7 @@ def test_reasons_name_options_of_the_interface(run, tmp_path):
     out = tmp_path / "out.onnx"
     assert "; --fold-quantized folds it" in run("optimize", quantized, "-o", out).out
     assert "; --fold-quantized folds it" in run("explain", quantized).out
-    reasons = [stay.reason for stay in onnxfold.optimize_file(quantized, out).kept]
+    reasons = [decision.reason for decision in onnxfold.optimize_file(quantized, out).kept]
     assert reasons == ["the weight stays quantized; fold_quantized folds it"]
     text = run("optimize", quantized, "-o", out, "--keep", "Mattmul").out
     assert "warning: --keep 'Mattmul' matches no op type" in text
@@ -131,12 +131,12 @@ def test_reasons_name_options_of_the_interface(run, tmp_path):
 
 def test_failing_check_names_the_option_of_the_command(run, tmp_path):
     path = saved(NOWHERE_VALID, tmp_path / "model.onnx")
-    wanted = "give inputs with --feeds, or sizes of dimensions with"
-    assert f"{wanted} --check-dim" in run("optimize", path, "-o", path, "--check", 1).err
-    assert f"{wanted} --dim" in run("compare", path, path).err
+    hint = "give inputs with --feeds, or sizes of dimensions with"
+    assert f"{hint} --check-dim" in run("optimize", path, "-o", path, "--check", 1).err
+    assert f"{hint} --dim" in run("compare", path, path).err
     journal = tmp_path / "journal"
     code = run("batch", path, "-o", tmp_path / "b", "--check", 1, "--journal", journal).code
-    assert code != 0 and f"{wanted} --check-dim" in journal.read_text()
+    assert code != 0 and f"{hint} --check-dim" in journal.read_text()
     with pytest.raises(UsageError, match="with feeds, or sizes of dimensions with check_dims"):
         onnxfold.optimize(path, check=1)
     with pytest.raises(UsageError, match="with feeds, or sizes of dimensions with dims"):

@@ -44,14 +44,14 @@ def test_stored_bytes_include_external_data(run, swin, tmp_path):
 def test_data_files_may_be_missing(run, swin, tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(onnx.load(swin), path, save_as_external_data=True, location="w", size_threshold=4096)
-    there = json.loads(run("inspect", path, "--json").out)
+    before = json.loads(run("inspect", path, "--json").out)
     end_unused_mappings()
     (tmp_path / "w").unlink()
-    found = json.loads(run("inspect", path, "--json").out)
-    assert "'w' cannot be opened" in found["unread"] and there["unread"] is None
-    same = ("nodes", "inputs", "tensors", "tensor_bytes", "largest", "parameters")
-    assert all(found[key] == there[key] for key in same)
-    assert abs(found["stored_bytes"] - there["stored_bytes"]) < 1 << 16  # alignment
+    after = json.loads(run("inspect", path, "--json").out)
+    assert "'w' cannot be opened" in after["unread"] and before["unread"] is None
+    equal_keys = ("nodes", "inputs", "tensors", "tensor_bytes", "largest", "parameters")
+    assert all(after[key] == before[key] for key in equal_keys)
+    assert abs(after["stored_bytes"] - before["stored_bytes"]) < 1 << 16  # alignment
     assert "external data could not be read" in run("inspect", path).out
     assert run("inspect", path, "--tree").code == 0
 

@@ -160,12 +160,12 @@ def test_check_has_the_options_of_compare(run, long, tmp_path):
     result = run("optimize", long, "-o", out, "--check-dim", "batch=5", "--check-dim", "n=70")
     assert "sizes: batch=5, n=70" in result.out
     np.savez(tmp_path / "x.npz", x=np.ones((3, 80), np.float32))
-    given = run("optimize", long, "-o", out, "--feeds", tmp_path / "x.npz", "--json")
-    document = json.loads(given.out)["check"]
+    result = run("optimize", long, "-o", out, "--feeds", tmp_path / "x.npz", "--json")
+    document = json.loads(result.out)["check"]
     assert document["runs"] == ["x.npz"] and document["outputs"][0]["shape"] == [3, 64]
     loose = run("optimize", long, "-o", out, "--rtol", 0.5, "--atol", 0.25, "--ulp", 3, "--json")
-    told = json.loads(loose.out)["check"]
-    assert (told["rtol"], told["atol"], told["ulp"]) == (0.5, 0.25, 3)
+    document = json.loads(loose.out)["check"]
+    assert (document["rtol"], document["atol"], document["ulp"]) == (0.5, 0.25, 3)
     fixed = run("optimize", long, "-o", out, "--dim", "n=90", "--check", 1)
     assert "sizes: batch=2" in fixed.out and "n=" not in fixed.out.rpartition("check:")[2]
 

@@ -37,10 +37,10 @@ def test_split_lists_cached_tensors(done, model, tmp_path):
 
 def test_split_as_json_with_sizes_and_a_cache_limit(run, model, tmp_path):
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "*", "--json")
-    whole = json.loads(run(*arguments, "--nominal", "batch=100").out)
-    assert len(whole["cached"]) == 1
-    none = json.loads(run(*arguments, "--max-cache", "0").out)
-    assert none["cached"] == []
+    document = json.loads(run(*arguments, "--nominal", "batch=100").out)
+    assert len(document["cached"]) == 1
+    document = json.loads(run(*arguments, "--max-cache", "0").out)
+    assert document["cached"] == []
 
 
 @pytest.mark.slow
@@ -120,8 +120,8 @@ def test_split_without_constants_suggests_inputs(run, tmp_path):
     document = json.loads(run("split", decoder, "--json", "--nominal", "dec_seq=1").out)
     best = document["found"][0]
     assert best["names"] == ["encoder*"] and best["work"] > 0.4 and best["nodes"] == 36
-    made = run("split", decoder, "-o", tmp_path / "out", "--runtime-const", *best["names"])
-    assert made.code == 0 and "cached: 6 tensors, 4.2 MB" in made.out and best["nbytes"] > 4e6
+    result = run("split", decoder, "-o", tmp_path / "out", "--runtime-const", *best["names"])
+    assert result.code == 0 and "cached: 6 tensors, 4.2 MB" in result.out and best["nbytes"] > 4e6
 
 
 def test_adapters_are_suggested(run, tmp_path):

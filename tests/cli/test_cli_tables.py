@@ -11,7 +11,7 @@ from onnxfold.tools.comparison import Comparison, OutputResult
 from onnxfold.tools.report.summary import Report
 
 
-def stays(value: str, op_type: str, reason: str) -> Decision:
+def kept_decision(value: str, op_type: str, reason: str) -> Decision:
     return Decision(value, "a node", op_type, "g", False, None, None, reason)
 
 
@@ -25,8 +25,8 @@ def report() -> Report:
         bytes_before=2_000_000,
         bytes_after=1_500_000,
         folded=12,
-        kept=[stays(f"/layer[{i}]/Tile_out", "Tile", reason) for i in range(5)]
-        + [stays("r", "RandomNormal", "not deterministic")],
+        kept=[kept_decision(f"/layer[{i}]/Tile_out", "Tile", reason) for i in range(5)]
+        + [kept_decision("r", "RandomNormal", "not deterministic")],
         pool={"created": 12, "peak_bytes": 4096, "materialized": 3},
         seconds=1.5,
         cpu_seconds=1.25,

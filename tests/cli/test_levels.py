@@ -60,12 +60,12 @@ def test_level_2_measures_its_error(run, model, tmp_path):
 
 
 def test_a_target_implies_level_2(run, swin, tmp_path):
-    made = [tmp_path / f"{k}.onnx" for k in range(3)]
-    assert run("optimize", swin, "-o", made[0], "-O2", "--target", "onnxruntime").code == 0
-    assert run("optimize", swin, "-o", made[1], "--target", "onnxruntime").code == 0
-    onnxfold.optimize_file(swin, made[2], target="onnxruntime")
-    assert "Attention" in ops(made[0])
-    assert made[0].read_bytes() == made[1].read_bytes() == made[2].read_bytes()
+    outputs = [tmp_path / f"{k}.onnx" for k in range(3)]
+    assert run("optimize", swin, "-o", outputs[0], "-O2", "--target", "onnxruntime").code == 0
+    assert run("optimize", swin, "-o", outputs[1], "--target", "onnxruntime").code == 0
+    onnxfold.optimize_file(swin, outputs[2], target="onnxruntime")
+    assert "Attention" in ops(outputs[0])
+    assert outputs[0].read_bytes() == outputs[1].read_bytes() == outputs[2].read_bytes()
     for level in (0, 1):
         with pytest.raises(onnxfold.UsageError, match=f"requires level 2, got level {level}"):
             onnxfold.optimize(swin, target="onnxruntime", level=level)
@@ -132,8 +132,8 @@ DYNAMIC = "g (float[batch, rows, 4] x) => (float[batch, n] y) { t = Relu (x)  y 
 def test_dims_that_remain_dynamic(run, tmp_path):
     dynamic = saved(DYNAMIC, tmp_path / "dynamic.onnx", 17)
     fix = ("optimize", dynamic, "-o", tmp_path / "o.onnx", "--input-shape")
-    for shape, kept in (("x:1,3,4", ("--keep-dim", "batch")), ("x:-1,3,-1", ())):
-        result = run(*fix, shape, *kept)
+    for shape, keep_options in (("x:1,3,4", ("--keep-dim", "batch")), ("x:-1,3,-1", ())):
+        result = run(*fix, shape, *keep_options)
         assert result.code == 0, result.err
         dims = onnx.load(tmp_path / "o.onnx").graph.input[0].type.tensor_type.shape.dim
         assert [d.dim_param or d.dim_value for d in dims] == ["batch", 3, 4]
@@ -154,10 +154,10 @@ def test_result_beyond_the_tolerances_is_always_reported(run, tmp_path):
     quiet = run(*command, "-q")
     assert quiet.code == 0 and not quiet.out and (tmp_path / "out.onnx").exists()
     assert "warning" in quiet.err and "different" in quiet.err and "almost_neg" in quiet.err
-    document = run(*command, "--json")
-    told = json.loads(document.out)
-    assert not told["check"]["passed"] and "almost_neg" in told["warnings"][-1]
-    assert "almost_neg" in document.err
+    result = run(*command, "--json")
+    report = json.loads(result.out)
+    assert not report["check"]["passed"] and "almost_neg" in report["warnings"][-1]
+    assert "almost_neg" in result.err
     assert "almost_neg" in run(*command).out
     (tmp_path / "out.onnx").unlink()
     refused = run(*command, "-q", "--check", 1)

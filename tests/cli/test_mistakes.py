@@ -61,9 +61,9 @@ MISTAKES = re.findall(r"^(?!#|    )(.*)\n    (.+)$", TEXT, re.MULTILINE)
 
 
 def _model(node: str) -> onnx.ModelProto:
-    made = parse(f"g (float[64] x) => (float[64] y) {{ {node} }}", 17)
-    made.opset_import.add(domain="my.ops", version=1)
-    return made
+    model = parse(f"g (float[64] x) => (float[64] y) {{ {node} }}", 17)
+    model.opset_import.add(domain="my.ops", version=1)
+    return model
 
 
 @pytest.fixture(scope="module")

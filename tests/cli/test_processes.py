@@ -50,8 +50,8 @@ def test_signal_ends_the_command(slow, tmp_path, name, more) -> None:
     process.send_signal(signal.SIGTERM)  # later signals have no effect
     error = process.communicate()[1]
     first = number if process.returncode == 128 + number else signal.SIGTERM  # the order may change
-    told = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
-    assert (process.returncode, error) == (128 + first, f"onnxfold: error: {told}\n")
+    reason = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
+    assert (process.returncode, error) == (128 + first, f"onnxfold: error: {reason}\n")
     assert os.listdir(tmp_path) == []
 
 
@@ -108,22 +108,22 @@ import atexit, gc, sys
 def collections():
     return sum(generation["collections"] for generation in gc.get_stats())
 
-def tell():
-    print(collections() - began, gc.get_freeze_count() > 10_000)
+def report():
+    print(collections() - collections_after_load, gc.get_freeze_count() > 10_000)
 
-atexit.register(tell)  # the first registered function runs last
+atexit.register(report)  # the first registered function runs last
 import onnxfold.ir.storage
 from onnxfold.cli import main
 
 opened = onnxfold.ir.storage.opened
 
-def noted(given, **how):
-    global began
-    model = opened(given, **how)
-    began = collections()
+def opened_and_counted(source, **options):
+    global collections_after_load
+    model = opened(source, **options)
+    collections_after_load = collections()
     return model
 
-onnxfold.ir.storage.opened = noted
+onnxfold.ir.storage.opened = opened_and_counted
 main()
 """
 

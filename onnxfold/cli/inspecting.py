@@ -197,7 +197,12 @@ def _matches(names: Sequence[str], globs: Sequence[str]) -> bool:
 @click.command()
 @click.argument("sources", metavar="MODEL [MODEL|BUNDLE]...", type=PATH, nargs=-1, required=True)
 @comparison_options
-@sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
+@sizes(
+    "--dim",
+    "dims",
+    help="Size of a dynamic dimension, by default 1 for a batch and 16 otherwise, or the first "
+    "that runs",
+)
 @number("--rounds", click.IntRange(1), 20, "Timed runs of each model.")
 @repeatable(
     "--threads",

@@ -222,7 +222,12 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
 @click.command()
 @click.argument("source", metavar="IN", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write.")
-@sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
+@sizes(
+    "--dim",
+    "dims",
+    help="Size of a dynamic dimension, by default 1 for a batch and 16 otherwise, or the first "
+    "that runs",
+)
 @number("--threads", click.IntRange(0), 0, "Number of threads of onnxruntime, 0 for one per core.")
 @number(
     "--seconds",

@@ -2,6 +2,7 @@
 
 import random
 import sys
+import tempfile
 
 import pytest
 
@@ -14,8 +15,13 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def own_folders(tmp_path, monkeypatch):
+    """Use separate cache and temporary folders, because the tests look for remaining files."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is read from TMPDIR again
 
 
 @pytest.mark.parametrize("name", servers.SERVERS)

@@ -56,7 +56,7 @@ from onnxfold.support.memory import paused_garbage_collection
 
 # Keys in the ``meta`` of a loaded model.
 SOURCE_KEY = "onnxfold.source"  # str: the absolute path of the model file
-FILES_KEY = "onnxfold.support.files"  # tuple of MappedFile: the model, then its data files
+FILES_KEY = "onnxfold.files"  # tuple of MappedFile: the model, then its data files
 BYTES_KEY = "onnxfold.bytes"  # int: the bytes of those files, or of the serialized model
 EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
 

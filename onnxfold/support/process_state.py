@@ -66,8 +66,9 @@ class ProcessState:
 
         Evaluations in other processes fail afterwards.
         """
-        for key in list(self._closings):
-            self._close(key)
+        while self._closings:  # other threads may add functions meanwhile
+            for key in list(self._closings):
+                self._close(key)
         for instance in list(self._shared.values()):
             if hasattr(instance, "close"):
                 instance.close()

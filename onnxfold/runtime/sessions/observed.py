@@ -221,9 +221,10 @@ class ObservedConstants:
             before.split.session.close()
         if not self._is_logged:
             self._is_logged = True
-            found = ", ".join(sorted(constants))
-            text = "%s: the values of %s repeat, so %.0f %% of the work runs once for each value"
-            logger.info(text, self._name, found, 100 * split.share)
+            verb = "are held constant" if always else "repeat and are held constant"
+            share = f", so {split.share:.0%} of the work runs once per value" if split.share else ""
+            inputs = ", ".join(sorted(constants))
+            logger.info("%s: the values of %s %s%s", self._name, inputs, verb, share)
 
     def prepare(
         self, names: Iterable[str], sizes: Mapping[str, int], *, is_awaited: bool = False

@@ -1,9 +1,9 @@
 """An analysis of values that are constant up to a broadcast.
 
-Only the sizes of such a value depend on inputs. An example is a mask of ones for a batch of any
-size. The value is a broadcast of its base, which is a constant. Values that are computed from such
-values and constants can also be constant up to a broadcast. The op definitions decide this; see
-`onnxfold.ops.bases`.
+The sizes of such a value depend on inputs of the model, but its elements do not. An example is a
+mask of ones for a batch of any size. The value is a broadcast of its base, which is a compile-time
+or runtime constant. A value that is computed from such values and constants can also be constant
+up to a broadcast. `Op.on_bases` decides this for each op; see `onnxfold.ops.bases`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onnxfold.ops.bases import BaseOfResult, Broadcast, OperandBases, OpOnBases,
 
 
 class BroadcastAnalysis:
-    """The values of a graph that are constant up to a broadcast.
+    """The values of the visited graphs that are constant up to a broadcast.
 
     Compile-time and runtime constants are their own bases.
     """
@@ -42,16 +42,22 @@ class BroadcastAnalysis:
         self._constness = constness
         self._types = types
         self.broadcasts: dict[ir.Value, Broadcast] = {}
-        """The values that are constant up to a broadcast, without constants."""
+        """The shapes and uniform axes of the values. Constants are not included."""
         self.nodes: dict[ir.Node, BaseOfResult] = {}
-        """The producers of these values, in topological order, with the bases of their results."""
+        """The producers of the values in `broadcasts`, in topological order.
+
+        The entry of a node describes how the bases of its results are computed."""
 
     def visit(self, graph: ir.Graph, accepts: Callable[[ir.Node], bool]) -> None:
-        """Find the values of a graph, without those of its subgraphs.
+        """Find the values of a graph that are constant up to a broadcast.
+
+        The values of its subgraphs are not included. Broadcasts that it captures from an outer
+        graph are recognized only if the outer graph was visited before.
 
         Args:
-            graph: The graph; its nodes are sorted.
-            accepts: Returns whether a base may be computed instead of the results of a node.
+            graph: The graph. Its nodes must be sorted.
+            accepts: A function that returns whether the bases of a node's results may be computed
+                instead of the results. Results of other nodes are not included.
         """
         opsets = self._scopes.of(graph).opsets
         broadcasts = self.broadcasts
@@ -80,7 +86,10 @@ class BroadcastAnalysis:
                 broadcasts.update(zip(node.outputs, results, strict=True))
 
     def of(self, value: ir.Value) -> Broadcast | None:
-        """Return the value as a broadcast of a constant; None for all other values."""
+        """Return the shape and the uniform axes of a constant or a broadcast of a constant.
+
+        The result is None for all other values, and for constants of unknown shape.
+        """
         broadcast = self.broadcasts.get(value)
         if broadcast is not None or self._constness.of(value) is Constness.VARIABLE:
             return broadcast
@@ -90,7 +99,7 @@ class BroadcastAnalysis:
         return Broadcast(shape, frozenset(k for k, size in enumerate(shape) if size == 1))
 
     def base_shape(self, value: ir.Value) -> Shape:
-        """Return the shape of the base of a value that is a broadcast of a constant."""
+        """Return the shape of the base of a value for which `of` does not return None."""
         broadcast = self.of(value)
         assert broadcast is not None
         return broadcast.base_shape
@@ -112,10 +121,11 @@ class BroadcastAnalysis:
         return OperandBases(application, operands, result)
 
     def _result(self, node: ir.Node, value: ir.Value, base: BaseOfResult) -> Broadcast:
-        """Return a result of a node as a broadcast.
+        """Return the shape and the uniform axes of a result of a node.
 
         Raises:
-            Undecided: The nodes that compute its base are unknown.
+            Undecided: The result has strings or an unknown shape, an operand is not a broadcast of
+                a constant, or the base is reshaped to an unknown shape.
         """
         fact = self._types.of(value)
         shape = fact.shape

@@ -1,7 +1,10 @@
-"""Checks of arguments against annotations, and the docstrings and signatures of public functions.
+"""Check the arguments of public functions against annotations, and document their keywords.
+
+`checked` raises an error for arguments that contradict a function's annotations. It also adds the
+keywords of a TypedDict to the function's docstring and signature.
 
 The modules of some annotations are not imported at run time, because importing them is slow. The
-annotations therefore remain strings and are evaluated here when a function is called.
+annotations therefore remain strings. `hints_of` evaluates them when they are first needed.
 """
 
 from __future__ import annotations
@@ -23,21 +26,23 @@ from onnxfold.support.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a stage, the work done and the total of the stage."""
+"""A function that is called with the name of a stage, its completed work and its total work."""
 Positive = Annotated[int, 1]
 Size = Annotated[int, -1]
-"""The size of a dimension. -1 does not change it."""
+"""A size for a dimension. -1 does not change the dimension."""
 
 _UNIONS = (typing.Union, types.UnionType)
 _NUMBERS = {int: (int,), float: (int, float)}
-# the default of keywords without a value in `Options`; the docstring describes it
+# The default that a signature shows for a keyword without a class attribute in `Options`. `Options`
+# has no such field, or the field has a default_factory.
 _UNSET = type("_Unset", (), {"__repr__": lambda _: "..."})()
 
 
 def checked(function: Function) -> Function:
     """Decorate a function to raise a UsageError for arguments that contradict its annotations.
 
-    The keywords of ``**options: Unpack[...]`` are added to the docstring and to the signature.
+    The keywords of ``**options: Unpack[...]`` are added to the section "Args:" of the docstring.
+    If they are options of onnxfold, they are also added to the signature.
     """
     positional = inspect.getfullargspec(function).args
 
@@ -69,9 +74,10 @@ def checked(function: Function) -> Function:
 
 @functools.cache
 def hints_of(owner: Any) -> dict[str, Any]:
-    """Return the types of the arguments of a function, or of the keys of a TypedDict, by name.
+    """Return the annotated types of a function or a class, by name of the argument or field.
 
-    A name that is imported only for type checkers becomes a type variable, see `problems`.
+    The result includes a function's return type and the keys of its TypedDict of keywords. A name
+    that is imported only for type checkers becomes a type variable, see `problems`.
     """
     keywords = _keywords(owner)
     hints = {} if keywords is None else dict(hints_of(keywords))
@@ -92,7 +98,10 @@ class _Names(dict[str, Any]):
 
 @functools.cache
 def _unconditional_types(hint: Any) -> Collection[object]:
-    """Return the classes whose instances are valid regardless of their value."""
+    """Return the alternatives of a type hint, except numbers.
+
+    An argument is valid regardless of its value if its class is one of the alternatives.
+    """
     inner = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
     return frozenset(inner) - _NUMBERS.keys()
 
@@ -101,7 +110,7 @@ def problems(name: str, value: Any, hint: Any, minimum: float = 0) -> Iterator[s
     """Yield the reasons why the value of an argument is invalid.
 
     A type variable represents a class of that name, which need not be imported. Numbers must be
-    finite and at least ``minimum``, which is the second argument of ``Annotated``.
+    finite and at least ``minimum``. The second argument of ``Annotated`` replaces the minimum.
     """
     kind = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
@@ -144,13 +153,14 @@ def _text_of(hint: Any) -> str:
         return _text_of(inner[0])
     if kind in (*_UNIONS, typing.Literal):
         return " or ".join(map(_text_of, inner))
-    name = getattr(kind or hint, "__name__", str(hint)).removesuffix("Type")  # NoneType
+    # NoneType is shown as None
+    name = getattr(kind or hint, "__name__", str(hint)).removesuffix("Type")
     is_generic = inner and isinstance(kind, type) and not isinstance(inner[0], list)
     return f"{name}[{', '.join(map(_text_of, inner))}]" if is_generic else name
 
 
 def _is_instance(value: object, hint: Any) -> bool:
-    """Return whether a value has a type, regardless of the types of its elements."""
+    """Return whether a value matches a type hint, regardless of its elements and of a minimum."""
     kind = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if kind is Any:
@@ -172,8 +182,8 @@ def _is_instance(value: object, hint: Any) -> bool:
 def entries(keywords: Any) -> dict[str, str]:
     """Return the documentation of the keys of a TypedDict, by name.
 
-    The texts are those of the section "Args:" in the docstrings of the TypedDict and its bases,
-    which must be in the same module.
+    The texts come from the sections "Args:" in the docstrings of all TypedDicts of its module. Keys
+    without a text are omitted.
     """
     texts = {}
     for each in filter(typing.is_typeddict, vars(sys.modules[keywords.__module__]).values()):
@@ -185,7 +195,11 @@ def entries(keywords: Any) -> dict[str, str]:
 
 
 def _keywords(function: Any) -> Any:
-    """Return the TypedDict of the keywords of a function, or None if it is not imported."""
+    """Return the TypedDict of the keywords of a function.
+
+    The result is None if no annotation is an ``Unpack``, or if the module of the function does not
+    import the TypedDict at run time.
+    """
     for annotation in map(str, function.__annotations__.values()):
         if annotation.startswith("Unpack["):
             name = annotation.removeprefix("Unpack[").removesuffix("]")
@@ -194,11 +208,14 @@ def _keywords(function: Any) -> Any:
 
 
 def _signature(function: Any) -> inspect.Signature:
-    """Return the signature of a function with its keywords, for ``help`` and editors."""
+    """Return the signature of a function for ``help`` and editors.
+
+    If the keywords of the function are options of onnxfold, each is a parameter of the signature.
+    """
     signature = inspect.signature(function)
     keywords = _keywords(function)
     defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
-    if defaults is None:  # the function has no options of onnxfold
+    if defaults is None:  # the function has no keywords or they are not options
         return signature
     *parameters, keyword_parameter = signature.parameters.values()
     for name, hint in keywords.__annotations__.items():

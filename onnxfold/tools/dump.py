@@ -1,4 +1,4 @@
-"""Write the graph of a model after each pass, as a drawing and as text without large tensors."""
+"""Write a model after each pass that changed it: as a drawing, as text, and the difference."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from onnxfold.ir.storage.encode import to_proto
 from onnxfold.support.errors import UsageError, option, printable
 from onnxfold.support.files import check_path, os_error
 
-_MAX_CHANGES = 400  # lines
-_MAX_TENSOR_BYTES = 128  # of a tensor whose elements are written
-_MAX_NAME = 120  # characters
+_MAX_CHANGES = 400  # lines of a difference
+_MAX_TENSOR_BYTES = 128  # of a tensor whose elements are written, unless they are strings
+_MAX_NAME = 120  # characters of one line in a label
 _COLOURS = {
     Constness.VARIABLE: "#dbe9f9",
     Constness.RUNTIME: "#fde9c8",
@@ -38,8 +38,8 @@ _LEGEND = (
 def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing of a model in Graphviz's language.
 
-    The colors depend on the runtime constants that the model declares. Functions and subgraphs are
-    boxes.
+    The color of a node depends on its constness, with the runtime constants that the model
+    declares. Functions and subgraphs are boxes.
     """
     drawing = _Drawing(ModelFacts(model))
     drawing.graph(model.graph)
@@ -108,10 +108,11 @@ class _Drawing:
 
 
 def _quoted(*texts: str | None) -> str:
-    """Return the texts as the lines of one quoted string.
+    """Return the texts that are not empty as the lines of one quoted string.
 
-    Graphviz interprets backslashes as escapes, and ``&lt;`` as an entity. It interprets HTML in
-    ``<...>`` only.
+    Each text is truncated to `_MAX_NAME` characters. Backslashes and ``&`` are escaped, because
+    Graphviz interprets backslashes as escapes and ``&lt;`` as an entity. Quoted strings contain no
+    HTML, which Graphviz interprets in ``<...>`` only.
     """
     lines = []
     for text in filter(None, texts):
@@ -123,9 +124,19 @@ def _quoted(*texts: str | None) -> str:
 class Dump:
     """An `onnxfold.passes.context.Observer` that writes the model after each pass.
 
-    ``00-source.txt`` and ``00-source.dot`` contain the original model. A pass that changes the
-    model adds both files with the next number and its name, and a ``.diff`` of the changed lines.
-    Graphviz draws them with ``dot -Tsvg -O DIR/*.dot``. The folder must be new or empty.
+    ``00-source.txt`` and ``00-source.dot`` contain the original model. After a pass that changes
+    the model, both files are written with the next number and the name of the pass. The changed
+    lines are written to a ``.diff``, without the lines after the first `_MAX_CHANGES`. If the run
+    restarts, the first files of the new model are also named ``source`` and have no ``.diff``.
+    ``dot -Tsvg -O DIR/*.dot`` draws the ``.dot`` files.
+
+    Args:
+        folder: The folder to write to, which must be new or empty.
+        model: The original model.
+
+    Raises:
+        UsageError: The folder is not empty.
+        OnnxFoldError: The folder cannot be read or written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], model: ir.Model) -> None:
@@ -144,14 +155,23 @@ class Dump:
         self.passed("source", model)
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Write the model after a pass that changed it."""
+        """Write the model if its graphs, or the names and types of its weights, have changed.
+
+        Args:
+            name: The name of the last pass.
+            model: The model after the pass.
+
+        Raises:
+            OnnxFoldError: The folder cannot be written.
+        """
         text = _text_of(model)
         values = [v for graph in all_graphs(model) for v in graph.initializers.values()]
         weights = sorted(f"weight {value.name} {type_text(value)}" for value in values)
-        # onnx prints all weights on one line. The diff has a line for each weight instead.
+        # onnx prints all weights on one line, which is left out. The difference has a line for
+        # each weight instead.
         lines = [line for line in text.split("\n") if not line.lstrip().startswith("<")]
         before, self._lines = self._lines, [*map(printable, (*weights, *lines))]
-        if model is not self._model:  # the first call, or the run has restarted
+        if model is not self._model:  # the first call, or the run has restarted at a lower level
             before = []
             self._model = model
             name = "source"

@@ -1,1 +1,1 @@
-"""Tools around optimization: compare, bench, tune, reduce, batch, report."""
+"""Tools around the optimizer: they measure, compare, reduce, predict, describe and report."""

@@ -34,16 +34,17 @@ _PACKAGES = (
 """Packages whose versions affect results."""
 
 _FOLDERS = ("sessions", KERNELS, "bundles")
-"""The user's cache folders."""
+"""Names of the user's cache folders, see `user_folder`."""
 
 
 def diagnosis() -> dict[str, dict[str, str]]:
     """Return facts about the installation and the machine.
 
     Returns:
-        Texts by subject and name. "packages" has versions. "system" has the operating system,
-        Python and CPU. "backends" has the missing requirements of each backend. "caches" has
-        folders and their sizes.
+        Texts by subject and name. "packages" has the version of each package. "system" describes
+        the operating system, Python, the CPU, the memory and onnxruntime's execution providers.
+        "backends" has, for each compiler, "available" or the reason why the compiler is missing.
+        "caches" has the path and the size of each cache folder.
     """
     return {
         "packages": {name: _version(name) for name in _PACKAGES},

@@ -1,4 +1,4 @@
-"""Predict the memory of a run before large constants are computed."""
+"""Predict the memory and the output of a run before large constants are computed."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from onnxfold.support.tables import Printable, Table, bytes_text
 
 # Bytes of memory, measured on CPython 3.11 on Linux.
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
-_PER_NODE = 3_000  # data of the passes for a node
-_ONNXRUNTIME = 30 << 20  # importing onnxruntime, and a session
-_CHECK = 44 << 20  # running two models one after the other, without their weights
+_PER_NODE = 3_000  # data of the passes for each node
+_ONNXRUNTIME = 30 << 20  # importing onnxruntime and creating a session
+_CHECK = 44 << 20  # running two models one after the other, in addition to the original's bytes
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An upper bound of the memory of a run, and the bytes that it writes.
+    """An upper bound of a run's memory, and the size of the tensors that the run writes.
 
     Attributes:
-        peak_bytes: Peak resident memory.
+        peak_bytes: Peak resident memory of the process, in bytes.
         bytes_written: Bytes of the tensors that are written.
-        memory: Parts of the peak in bytes: the process so far ("now"), further imports ("modules"),
-            data of the passes for the "graph", "constants" and a "check". Only the larger one of
-            the last two counts.
+        memory: Parts of the peak in bytes by name. "now" is the process so far, "modules" further
+            imports, and "graph" the data of the passes. "constants" is the computation of
+            constants, and "check" the check, or 0 without a check. Only the larger one of these
+            last two counts for the peak.
     """
 
     peak_bytes: int
@@ -52,10 +53,11 @@ class Plan(Printable):
 
     Attributes:
         source: The file, or "a model in memory".
-        nodes: Number of nodes of the model.
-        folded: Number of nodes that the first constant propagation removes, without rules.
+        nodes: Number of nodes of the model, including subgraphs and functions.
+        folded: Number of nodes that the first constant propagation removes, before any rules.
         prediction: The memory and the output of the run.
-        decisions: The decisions about nodes with constant inputs.
+        decisions: The decisions about kept nodes with constant inputs. With the option ``explain``,
+            also the decisions about folded nodes.
     """
 
     source: str
@@ -87,21 +89,22 @@ def predict(
     share_weights: bool = False,
     check: bool = False,
 ) -> Prediction:
-    """Return an upper bound of the memory and output of a run, before the model is rewritten.
+    """Return an upper bound of a run's memory and the size of its output.
 
     Args:
-        model: The model.
+        model: The model after the first decisions of constant propagation, before any node is
+            removed.
         cut: The values to store and the nodes to remove.
         pool: The buffers of the constants.
         options: The options of the run.
-        bytes_before: Stored bytes of the model.
-        share_weights: Whether unchanged weights remain in their files.
+        bytes_before: Stored bytes of the original model.
+        share_weights: Whether the output refers to unchanged weights in their files.
         check: Whether both models run on onnxruntime at the end.
     """
     stored = [pool.buffer_of(value) for value in cut.stored]
     sizes = [buffer.nbytes for buffer in stored]
     largest = max(sizes, default=0)
-    written = min(largest, LARGE) + THREADS * min(largest, SLAB)  # mapped pages, and blocks
+    written = min(largest, LARGE) + THREADS * min(largest, SLAB)  # mapped pages; blocks
     unchanged = _unchanged(model, set(cut.removed), share_weights)
     memory = {
         "now": rss_bytes(),
@@ -117,10 +120,11 @@ def predict(
 
 
 def _required_bytes(stored: Sequence[Buffer]) -> int:
-    """Return the bytes that computing the stored constants requires.
+    """Return the bytes of memory that computing the stored constants requires.
 
-    These are the results that are not computed in blocks, their operands, results of streamed
-    operations with several references, and the working memory of the threads.
+    The operands and results of each operation that is not streamed are in memory. Of a streamed
+    operation, only results with several references are in memory. If any buffers are in memory, the
+    threads also take working memory.
     """
     required: set[Buffer] = set()
     for operation in deferred_operations(stored):
@@ -132,13 +136,13 @@ def _required_bytes(stored: Sequence[Buffer]) -> int:
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
-    """Yield the bytes of each tensor of the model that is still used and has to be copied."""
+    """Yield the size in bytes of each tensor that remains in use and has to be copied."""
     for graph in all_graphs(model):
         constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
         for value in (*graph.initializers.values(), *constants):
             tensor = storage.stored_or_default(value)
             is_used = value.is_graph_output() or any(u.node not in removed for u in value.uses())
-            # Small tensors remain in the protobuf message.
+            # Small tensors are part of the protobuf message and are not counted.
             if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_used:
                 continue
             nbytes = storage.data_bytes(tensor.dtype, tensor.shape)

@@ -1,4 +1,8 @@
-"""An op applied to the facts of its inputs, which is the argument of `Op.shape`."""
+"""The argument of `Op.shape`: an op with its attributes and the facts of its inputs.
+
+The module also defines the exceptions of definitions, and functions for axes, elements, attributes
+and constants.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,22 @@ from onnxfold.ir.symbolic.fact import Array, Fact, Shape, of_type
 
 
 class Undecided(Exception):
-    """Raised if a definition cannot infer the results, so that onnx infers them."""
+    """Raised if a definition cannot infer the results.
+
+    The inference of facts (`onnxfold.analysis.op_facts`) then uses onnx's shape inference. All
+    other callers treat the results as unknown.
+    """
 
 
 INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions of `Op.shape` for an invalid node, for example if an axis is missing."""
+"""Exceptions that a definition may raise for an invalid node, for example if an axis is missing.
+
+The callers of `Op.shape`, `Op.cost` and `Op.on_bases` catch them."""
 
 
 @dataclass(slots=True)
 class Application:
-    """An op applied to the facts of its inputs."""
+    """The argument of `Op.shape`: an op with its attributes and the facts of its inputs."""
 
     op_type: str
     inputs: Sequence[Fact | None]
@@ -32,66 +42,84 @@ class Application:
     attributes: Mapping[str, Any]
     """The attributes of the node as Python values, without defaults."""
     opset: int
-    """The version of the ONNX domain."""
+    """The version of the ONNX domain, also for an op of another domain."""
     n_outputs: int
     algebra: Algebra
     infer: Callable[[], Sequence[Fact]] | None = None
-    """Returns the results of onnx's shape inference; None if it is not available."""
+    """A function that returns the facts from onnx's shape inference. The field is None if onnx's
+    shape inference is not available."""
 
     equal_size_pairs: list[tuple[Number, Number]] | None = None
-    """Pairs of sizes that must be equal, because the node fails otherwise.
+    """Pairs of sizes that are not certainly equal. The node fails if the sizes of a pair differ.
 
-    None if they are not collected."""
+    The pair (1, 0) means that the node may fail for another reason. The field is None if the caller
+    does not collect pairs."""
 
     def input(self, k: int) -> Fact | None:
         """Return the fact of an input; None if it is omitted."""
         return self.inputs[k] if k < len(self.inputs) else None
 
     def fact(self, k: int) -> Fact:
-        """Return the fact of a required input. Raises Undecided if it is omitted."""
+        """Return the fact of a required input. Raises Undecided if the input is omitted."""
         fact = self.input(k)
         if fact is None:
             raise Undecided
         return fact
 
     def shape(self, k: int) -> Shape:
-        """Return the shape of an input. Raises Undecided if it is unknown."""
+        """Return the shape of a required input.
+
+        Raises:
+            Undecided: The input is omitted, or its shape is unknown.
+        """
         fact = self.input(k)
         if fact is None or fact.shape is None:
             raise Undecided
         return fact.shape
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of all inputs. Raises Undecided if one is unknown."""
+        """Return the shapes of all inputs.
+
+        Raises:
+            Undecided: An input is omitted, or its shape is unknown.
+        """
         return [self.shape(k) for k in range(len(self.inputs))]
 
     def objects(self, k: int) -> Array | None:
-        """Return the elements of an input as Python numbers and expressions."""
+        """Return the elements of an integer or boolean input as Python numbers and expressions.
+
+        The result is None if the input is omitted or has another dtype, or if its elements are
+        unknown.
+        """
         fact = self.input(k)
         return None if fact is None else fact.objects
 
     def inferred(self) -> Sequence[Fact]:
-        """Return the results of onnx's shape inference. Raises Undecided if it is not available."""
+        """Return the facts of the results from onnx's shape inference.
+
+        Raises:
+            Undecided: onnx's shape inference is not available.
+        """
         if self.infer is None:
             raise Undecided
         return self.infer()
 
     def require(self, condition: bool) -> None:
-        """Record that the node fails in every run if a condition is false."""
+        """If the condition is false, record that the node fails in every run."""
         if not condition:
             self.algebra.required.append(-1)
 
     def require_equal(self, one: Number, other: Number) -> None:
-        """Record that the node fails if these sizes differ."""
+        """Record that the node fails if these sizes differ. Equal sizes are not recorded."""
         if self.equal_size_pairs is not None and one != other:
             self.equal_size_pairs.append((one, other))
 
     def may_fail_unless(self, condition: bool) -> None:
-        """Record that the node may fail for some sizes if a condition is false."""
+        """If the condition is false, record that the node may fail for some sizes."""
         self.require_equal(1, int(condition))
 
     def broadcast(self, *shapes: Shape) -> Shape:
-        """Return the broadcast shape of several shapes."""
+        """Return the broadcast shape of several shapes, and record the sizes that must be equal."""
         result: list[Number] = [1] * max(map(len, shapes), default=0)
         for shape in shapes:
             offset = len(result) - len(shape)
@@ -102,15 +130,23 @@ class Application:
         return tuple(result)
 
     def tensor(self, shape: Sequence[Number] | None, dtype: ir.DataType | None) -> list[Fact]:
-        """Return the only output: a tensor with this shape and dtype."""
+        """Return the fact of the only output: a tensor with this shape and dtype, if known."""
         return [of_type(dtype, shape, self.algebra)]
 
     def like(self, shape: Sequence[Number] | None, k: int = 0) -> list[Fact]:
-        """Return the only output: a tensor with this shape and the dtype of an input."""
+        """Return the fact of the only output: a tensor with this shape and the dtype of an input.
+
+        Raises:
+            Undecided: The input is omitted.
+        """
         return self.tensor(shape, self.fact(k).dtype)
 
     def numbers(self, k: int) -> list[Number]:
-        """Return the elements of a list of integers. Raises Undecided if they are unknown."""
+        """Return the elements of a 1-D integer input as Python integers and expressions.
+
+        Raises:
+            Undecided: The input is omitted, its elements are unknown, or it has another rank.
+        """
         objects = self.objects(k)
         if objects is None or objects.ndim != 1:
             raise Undecided
@@ -119,7 +155,15 @@ class Application:
     def integers(self, name: str, position: int) -> list[int] | None:
         """Return a list of integers that is an attribute in older opsets, and an input in others.
 
-        The list is None if it is omitted. Raises Undecided if its elements are unknown.
+        Args:
+            name: The name of the attribute.
+            position: The index of the input, which is read if the node does not have the attribute.
+
+        Returns:
+            The integers, or None if the node has neither the attribute nor the input.
+
+        Raises:
+            Undecided: The elements of the input are not all numbers.
         """
         if name in self.attributes:
             return [int(v) for v in self.attributes[name]]
@@ -139,12 +183,15 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def map_elements(function: Callable[..., Number], *arrays: Array) -> Array:
-    """Apply a function to the elements of broadcast arrays."""
+    """Broadcast the arrays, and return the results of a function for their elements.
+
+    The result is an array of Python objects.
+    """
     return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
 def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value. A tensor becomes an array, or None if it has no type."""
+    """Return an attribute's value. A tensor becomes an array, or None if its dtype is undefined."""
     value = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
         return None if value.dtype is ir.DataType.UNDEFINED else value.numpy()
@@ -152,13 +199,19 @@ def python_value(attribute: ir.Attr) -> Any:
 
 
 def constant_array(value: ir.Value | None) -> Array | None:
-    """Return the elements of a constant or a default value; None for other values."""
+    """Return the elements of a constant, or of the default value of an input.
+
+    The result is None for other values, and for an omitted input.
+    """
     tensor = None if value is None else stored_or_default(value)
     return None if tensor is None else tensor.numpy()
 
 
 def constant_number(value: ir.Value | None) -> float | None:
-    """Return the element of a constant with one element; None for other values."""
+    """Return the element of a numeric constant with exactly one element.
+
+    The result is None for other values, and for an omitted input.
+    """
     tensor = None if value is None else stored_tensor(value)
     if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
         return None

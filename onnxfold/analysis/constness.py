@@ -1,12 +1,13 @@
 """Constness of values, and the elements of compile-time constants.
 
 This is a forward dataflow analysis over the lattice
-``variable < runtime constant < compile-time constant``. The result of a deterministic op has the
-minimum constness of its operands. Values that its subgraphs capture are operands, too. All other
-values are variable.
+``variable < runtime constant < compile-time constant``. Stored tensors are compile-time constants,
+and selected inputs are runtime constants. The result of a deterministic op has the minimum
+constness of the op's operands, which include the values that subgraphs of the node capture. All
+other values are variable.
 
-A level between runtime and compile-time constants describes values whose sizes depend on inputs,
-but whose elements do not. It requires shapes, so `onnxfold.analysis.broadcasts` finds these values.
+The level `Constness.BROADCAST` describes values whose sizes depend on inputs, but whose elements do
+not. Finding these values requires shapes, so `onnxfold.analysis.broadcasts` finds them.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from onnxfold.support.forks import cached_property
 T = TypeVar("T")
 
 READABLE_BYTES = 1 << 16
-"""Constants of up to this many bytes are read or computed when an analysis needs their elements."""
+"""Maximum number of bytes of small constants. Analyses read or compute their elements on demand."""
 
 RECORD_KEY = "onnxfold.runtime_constants"
-"""Metadata key of a JSON list with the names of a model's runtime constants."""
+"""The key of the model's metadata that contains a JSON list of names of runtime constants."""
 
 
 class Constness(enum.IntEnum):
-    """The levels of constness; their order is that of the lattice, and `min` is its meet."""
+    """The levels of constness, in the order of the lattice. The meet of levels is their minimum."""
 
     VARIABLE = 0
     """The value may differ between runs."""
     RUNTIME = 1
-    """The value is known when the model runs, and equal in many runs."""
+    """The value is not known before the model runs, but is equal in many runs."""
     BROADCAST = 2
-    """The value is constant up to a broadcast. Only `ModelFacts.level_of` returns this level:
-    in `ConstnessAnalysis`, these values are variable."""
+    """The value is constant up to a broadcast. Only `ModelFacts.level_of` returns this level.
+    `ConstnessAnalysis` returns `VARIABLE` for these values."""
     COMPILE_TIME = 3
-    """The value is in the model file, or computed from values in the file."""
+    """The value is stored in the model, or computed from stored values."""
 
 
 def select_runtime_constants(
@@ -63,12 +64,12 @@ def select_runtime_constants(
 
     Args:
         model: The model.
-        names: Names of inputs, or glob patterns. Inputs that the model's metadata record
-            (`RECORD_KEY`) are selected in addition.
+        names: Names of inputs, or glob patterns. The inputs that are recorded in the model's
+            metadata (see `recorded`) are selected, too.
         overridable: Whether to select all inputs with a default value, too.
 
     Raises:
-        UsageError: A name or pattern matches no input.
+        UsageError: A name or pattern matches no input, or is not a string.
         ModelError: The record in the metadata is invalid.
     """
     if not names and not overridable and RECORD_KEY not in model.metadata_props:
@@ -93,7 +94,13 @@ def select_runtime_constants(
 
 
 def recorded(model: ir.Model) -> set[str]:
-    """Return the names of the runtime constants in the model's metadata."""
+    """Return the names of the runtime constants that are recorded in the model's metadata.
+
+    The result is empty if the metadata has no such record.
+
+    Raises:
+        ModelError: The record is not a JSON list of strings.
+    """
     text = model.metadata_props.get(RECORD_KEY)
     if text is None:
         return set()
@@ -116,8 +123,9 @@ class ConstnessAnalysis:
 
     `tensor`, `array` and `buffer` return the value of a compile-time constant.
 
-    The inputs of a loop body or a function are variable. Results remain valid while the graph is
-    rewritten if the inputs of existing nodes do not change.
+    The inputs of a loop body or a function are variable. Results remain valid while nodes are added
+    and removed. After an input of a node was replaced by an equal value, the cached level of a
+    result may be too low until `has_risen` updates it.
     """
 
     def __init__(
@@ -133,9 +141,11 @@ class ConstnessAnalysis:
         self._shared_evaluator = evaluator
         self._levels = dict.fromkeys(runtime_constants, Constness.RUNTIME)
         self._buffers: dict[ir.Value, Buffer | None] = {}
-        """The buffers of small constants; None for a value that is not a small constant."""
+        """The buffers of small constants; None for other values and for failed computations."""
         self._repeated: dict[ir.Value, Array | None] = {}
-        """The element that a constant repeats; empty if its elements differ, None if unknown."""
+        """The element that each inspected constant repeats, as a vector.
+
+        The vector is empty if the elements differ. None means that they are not computed."""
 
     def of(self, value: ir.Value) -> Constness:
         """Return the constness of a value."""
@@ -177,7 +187,7 @@ class ConstnessAnalysis:
         return levels[value]
 
     def of_node(self, node: ir.Node) -> Constness:
-        """Return the minimum constness of a node's results."""
+        """Return the minimum constness of a node's results; `VARIABLE` if it has no results."""
         return min(map(self.of, node.outputs), default=Constness.VARIABLE)
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -185,7 +195,11 @@ class ConstnessAnalysis:
         return self.of(value) is Constness.COMPILE_TIME
 
     def has_risen(self, value: ir.Value) -> bool:
-        """Return whether a replaced input made a variable value a compile-time constant."""
+        """Update the level of a value after an input of its producer was replaced.
+
+        Returns whether the cached level was `VARIABLE` and the value is now a compile-time
+        constant. Other cached levels are not updated.
+        """
         if self._levels.get(value) is not Constness.VARIABLE:
             return False
         del self._levels[value]
@@ -195,7 +209,11 @@ class ConstnessAnalysis:
     """Return the tensor of a constant that is stored in the model; None for any other value."""
 
     def array(self, value: ir.Value) -> Array | None:
-        """Return the elements of a small constant that is computed from small ones, or None."""
+        """Return the elements of a small constant, which are computed if necessary.
+
+        The result is None if the value is not a compile-time constant, has more than
+        `READABLE_BYTES` bytes, or cannot be computed only from constants of up to this size.
+        """
         buffer = self._small_buffer(value) if self.is_constant(value) else None
         if buffer is None or buffer.is_known:
             return None if buffer is None else buffer.elements
@@ -207,15 +225,15 @@ class ConstnessAnalysis:
             return None
 
     def buffer(self, value: ir.Value) -> Buffer | None:
-        """Return the buffer of a stored or small constant; None for all other constants."""
+        """Return the buffer of a compile-time constant; None if it is neither stored nor small."""
         tensor = self.tensor(value)
         return self._small_buffer(value) if tensor is None else self.pool.wrap(tensor)
 
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Return whether every element of a constant is exactly ``number``; -0.0 is not 0.0.
 
-        The result is None if the value is not constant or not computed yet. Large tensors are read
-        in blocks.
+        The result is False for an empty tensor. It is None if the value is not a compile-time
+        constant, or its elements are not computed yet. Large tensors are read in blocks.
         """
         if not self.is_constant(value):
             return None
@@ -225,7 +243,11 @@ class ConstnessAnalysis:
         return None if element is None else element.size > 0 and is_exactly(element, number)
 
     def is_finite(self, value: ir.Value) -> bool | None:
-        """Return whether all elements of a constant are finite; None as in :meth:`all_equal`."""
+        """Return whether all elements of a constant are finite.
+
+        The result is False for an empty tensor. It is None in the same cases as the result of
+        :meth:`all_equal`.
+        """
         if not self.is_constant(value):
             return None
 
@@ -235,7 +257,7 @@ class ConstnessAnalysis:
         return self._inspect(value, all_finite)
 
     def results_of(self, operation: Operation) -> Sequence[Buffer | None]:
-        """Return the results of a deterministic operation; empty if it cannot be computed."""
+        """Return the results of a deterministic operation, or () if it cannot be computed."""
         try:
             with np.errstate(all="ignore"):
                 return self._evaluator.apply(operation)
@@ -263,7 +285,7 @@ class ConstnessAnalysis:
         return self._shared_evaluator or Evaluator(Pool())
 
     def _may_be_computed(self, node: ir.Node) -> bool:
-        """Return whether the results of a node are constant if all its operands are."""
+        """Return whether the results of a node are constant if all its operands are constant."""
         scope = self._scopes.find(node.graph)
         if scope is None or has_references(node):
             return False
@@ -314,7 +336,7 @@ class ConstnessAnalysis:
         buffer = self._small_buffer(value)
         if buffer is None:
             buffer = self.buffer(value)
-        # computing a large deferred constant would take too much time and memory
+        # the computation of a large deferred constant could take too much time and memory
         if buffer is None or not buffer.is_known:
             return None
         self._keep(buffer)

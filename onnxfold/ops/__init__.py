@@ -1,7 +1,7 @@
-"""Definitions of ops: shapes, NumPy kernels, failures, costs and determinism.
+"""Definitions of ops: shapes, NumPy kernels, failures, costs and other properties.
 
-`op` registers a definition. Importing the package registers the definitions of the ops of ONNX and
-com.microsoft.
+The decorator `op` registers a definition. Importing the package registers definitions of ops of the
+domains ai.onnx, ai.onnx.ml and com.microsoft.
 """
 
 from onnxfold.ops import (

@@ -1,4 +1,4 @@
-"""A list of the aspects of ops that onnxfold defines."""
+"""A list of all ops with the aspects that onnxfold defines, such as a shape or a cost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from onnxfold.ops.traits import ELEMENTWISE, WITHOUT_ARITHMETIC, Trait
 
 
 class Aspects(NamedTuple):
-    """The aspects of an op that its definition overrides. All others have the defaults of `Op`."""
+    """The aspects of an op that its definition contains. All others have the defaults of `Op`."""
 
     domain: str
     op_type: str
     shape: str
-    """The package that infers the results: "onnxfold", "onnx", or "" if they are not inferred."""
+    """The package that infers the shapes of the results: "onnxfold", "onnx", or "" for none."""
     has_numpy_kernel: bool
-    """Whether NumPy computes constants instead of onnxruntime."""
+    """Whether NumPy computes constants. onnxruntime computes them if NumPy is not exact."""
     has_own_failures: bool
-    """Whether the definition has its own conditions for elements that make the op fail."""
+    """Whether the definition has its own check for elements that make the op fail."""
     has_own_cost: bool
     """Whether the definition has its own count of operations."""
     has_base: bool
@@ -29,7 +29,10 @@ class Aspects(NamedTuple):
 
 
 def aspects() -> Iterator[Aspects]:
-    """Yield the aspects of all ops that onnx defines, and of all other defined ops."""
+    """Yield the aspects of each op that onnx or onnxfold defines, sorted by domain and op type.
+
+    Ops that are deprecated in onnx are omitted, unless onnxfold defines them.
+    """
     schemas = {
         (schema.domain, schema.name): schema
         for schema in onnx.defs.get_all_schemas()

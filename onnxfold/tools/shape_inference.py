@@ -32,11 +32,12 @@ _Ops = Sequence[str | os.PathLike[str] | type[Op]]
 Scope = tuple[int | str, ...]
 """Identifies a graph of a model.
 
-The main graph is (), and a function has its index. A subgraph appends the name of its node's first
-output and the name of its attribute to the scope around it.
+The scope of the main graph is (), and the scope of a function is a tuple of the function's index.
+The scope of a subgraph extends the scope of its node's graph by two names: of the node's first
+output with a name, and of the attribute.
 """
 TypesByScope = Mapping[Scope, Mapping[str, ir.Value]]
-"""The values whose types have changed, by scope and original name."""
+"""The values whose types have changed, by scope and by name in the original model."""
 
 
 @dataclass
@@ -72,18 +73,19 @@ def _is_known(size: int | ir.SymbolicDim) -> bool:
 class InferenceReport(Printable):
     """The types of the values of a model before and after `infer_shapes`.
 
-    Values are results of nodes, including those of subgraphs and functions. Results of ``Constant``
-    nodes, outputs of graphs, sequences, optionals and maps do not count.
+    Values are tensors that nodes of graphs, subgraphs and functions return. Results of ``Constant``
+    nodes and outputs of graphs do not count. Values of functions count from IR version 10 on,
+    because earlier versions cannot record their types.
 
     Attributes:
         source: The file that was read, or None for a model in memory.
         target: The file that was written, or None.
         values: Number of values.
-        before: Numbers of types that were recorded before.
-        after: Numbers of types that are recorded now.
+        before: Numbers of values with types that the original model records.
+        after: Numbers of values with types that the result records.
         changed: Number of values whose recorded type has changed.
-        not_inferred: By op, the number of nodes whose result has an unknown dtype or rank, although
-            the types of all operands are known.
+        not_inferred: By op, the number of nodes with a result of unknown rank, although the ranks
+            of all operands are known.
         seconds: Wall time.
         cpu_seconds: User and system time of the process.
     """
@@ -142,23 +144,25 @@ def infer_shapes(model: ModelLike, *, return_report: bool = False, ops: _Ops = (
     """Record the inferred dtypes and shapes of a model's values in its ``value_info``.
 
     A size that depends on dynamic dimensions is recorded as a name or expression of dimensions of
-    the inputs, such as ``2*seq``. Sizes that depend on data are not recorded. Inferred types
-    replace recorded types. If no type is inferred, as for ops of other domains, the recorded type
-    is kept. Inputs and outputs of graphs, nodes, weights and metadata are not changed.
+    the inputs, such as ``2*seq``. For a size that depends on data, only a name or number that the
+    model already records is kept. Inferred types replace recorded types. If no type is inferred, as
+    for ops of other domains, the recorded type is kept. Inputs and outputs of graphs, nodes,
+    weights and metadata are not changed.
 
     Args:
-        model: The model. A path returns an ``ir.Model`` whose weights are still in the file. An
-            ``ir.Model`` is changed in place and returned. An ``onnx.ModelProto`` or its bytes are
-            copied. A ``torch.onnx.ONNXProgram`` is returned, and its model is changed in place.
+        model: The model. For a path, the result is an ``ir.Model`` whose weights remain in the
+            file. An ``ir.Model`` is changed in place and returned. An ``onnx.ModelProto`` or its
+            bytes are not changed, and the result is a copy. A ``torch.onnx.ONNXProgram`` is
+            returned, and its model is changed in place.
         return_report: Also return the numbers of values with known types.
         ops: Definitions of custom ops: Python files, or classes decorated with `onnxfold.ops.op`.
 
     Returns:
-        The model with types, of the same kind as the argument. With ``return_report``, a tuple of
-        the model and the report.
+        The model with types, of the same kind as the argument unless that is a path. With
+        ``return_report``, a tuple of the model and the report.
 
     Raises:
-        OnnxFoldError: The model is invalid.
+        OnnxFoldError: The model or a definition in ``ops`` is invalid.
     """
     clock = _Clock()
     for definitions in ops:
@@ -209,17 +213,18 @@ def infer_shapes_file(
     Args:
         source: The path of the model.
         destination: The path of the result, which may be the source. It is replaced atomically.
-        share_weights: Refer to the source's data files instead of copying them, if they are in the
-            folder of ``destination`` or below.
+        share_weights: Refer to data files of the source that are in the folder of ``destination``
+            or below, instead of copying the weights.
         fsync: Wait until the result is on the disk.
-        progress: Called with a stage, the work done and the total of the stage.
+        progress: Called with the stage "save", the work done and the total of the stage.
         ops: Definitions of custom ops, as in `infer_shapes`.
 
     Returns:
         The numbers of values with known types, and the time.
 
     Raises:
-        OnnxFoldError: The model is invalid, or the result cannot be written.
+        OnnxFoldError: The model or a definition in ``ops`` is invalid, or the result cannot be
+            written.
     """
     clock = _Clock()
     for definitions in ops:
@@ -250,13 +255,18 @@ class _Clock:
         self._cpu = time.process_time()
 
     def stop(self, report: InferenceReport) -> None:
-        """Set the times of a report."""
+        """Set the times of a report to the times since this object was created."""
         report.seconds = time.perf_counter() - self._wall
         report.cpu_seconds = time.process_time() - self._cpu
 
 
 def _infer(model: ir.Model) -> tuple[TypesByScope, InferenceReport]:
-    """Infer types in a model, and return those that differ from the recorded types."""
+    """Set the inferred types of a model's values.
+
+    Returns:
+        The values whose types differ from the recorded types, and the report without paths and
+        times.
+    """
     # Save the original names, because the analysis renames values of subgraphs that hide others.
     names = {
         scope: {value: value.name or "" for node in nodes_of(graph) for value in node.outputs}
@@ -307,7 +317,10 @@ def _has_rank(operand: ir.Value | None, analysis: SymbolicAnalysis) -> bool:
 
 
 def _scopes_of_model(model: ir.Model) -> Iterator[tuple[Scope, ir.Graph]]:
-    """Yield the graphs of a model with their scopes."""
+    """Yield the graphs of a model with their scopes.
+
+    The scope of a subgraph requires an output with a name. Subgraphs of other nodes are skipped.
+    """
     pending: list[tuple[Scope, ir.Graph]] = [((), model.graph)]
     pending += [((k,), function.graph) for k, function in enumerate(model.functions.values())]
     for scope, graph in pending:  # the loop appends to the list
@@ -324,7 +337,7 @@ def _scopes_of_model(model: ir.Model) -> Iterator[tuple[Scope, ir.Graph]]:
 def _scopes_of_message(
     proto: onnx.ModelProto,
 ) -> Iterator[tuple[Scope, onnx.GraphProto | onnx.FunctionProto]]:
-    """Yield the graphs and functions of a model with the scopes of `_scopes_of_model`."""
+    """Yield the graphs and functions of a message with the scopes of `_scopes_of_model`."""
     pending: list[tuple[Scope, onnx.GraphProto | onnx.FunctionProto]] = [((), proto.graph)]
     pending += [((k,), function) for k, function in enumerate(proto.functions)]
     for scope, graph in pending:  # the loop appends to the list
@@ -339,7 +352,7 @@ def _scopes_of_message(
 
 
 def _record_in_graphs(model: ir.Model, types: TypesByScope) -> None:
-    """Set the types and shapes of the values of a model."""
+    """Set the types and shapes of a model's values to those in ``types``."""
     for scope, graph in _scopes_of_model(model):
         types_of_scope = types.get(scope)
         if not types_of_scope:
@@ -353,7 +366,7 @@ def _record_in_graphs(model: ir.Model, types: TypesByScope) -> None:
 
 
 def _record_in_message(proto: onnx.ModelProto, types: TypesByScope) -> None:
-    """Set the types in the ``value_info`` of a model."""
+    """Set the types in the ``value_info`` of each graph to those in ``types``."""
     for scope, graph in _scopes_of_message(proto):
         entries = {entry.name: entry for entry in graph.value_info}
         for name, value in types.get(scope, {}).items():
@@ -364,7 +377,7 @@ def _record_in_message(proto: onnx.ModelProto, types: TypesByScope) -> None:
 
 
 def _record_type(proto: onnx.TypeProto, value: ir.Value) -> None:
-    """Set the dtype and the sizes of a type, and keep its other fields if the rank is the same."""
+    """Set the dtype and the sizes of a type. If the rank is the same, axes keep denotations."""
     assert value.dtype is not None
     tensor = proto.tensor_type
     tensor.elem_type = value.dtype.value

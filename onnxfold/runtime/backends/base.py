@@ -1,7 +1,7 @@
-"""The interface of backends, the registry of backends, and shared functions.
+"""The interface of backends, the registry of backends, and functions that several modules share.
 
-A backend compiles a model of a few nodes to a kernel, or returns the reason why it cannot.
-Compilers and the first runs of kernels are in child processes, because they may crash or hang.
+A backend compiles a component of runtime_fold to a kernel, or reports the reason why it cannot.
+Compilers and the one-time checks of kernels run in child processes, because both may crash or hang.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Values = Mapping[str, Any]
 """NumPy arrays or ``onnxruntime.OrtValue`` by name."""
 
 Run = Callable[[Values], dict[str, Any]]
-"""A loaded kernel. It maps inputs by name to outputs by name: arrays or ``OrtValue``."""
+"""A loaded kernel: a function from inputs to outputs. Both are arrays or ``OrtValue`` by name."""
 
 FUNCTION = "fold"
-"""Name of the graph in models for a compiler."""
+"""Name of the graph in a model for a compiler. IREE gives this name to the kernel's function."""
 
 logger = logging.getLogger("onnxfold")
 
@@ -50,12 +50,15 @@ _BUILT_IN = {
 """The classes of built-in backends, by name."""
 
 NOT_COMPILING = ("auto", "onnxruntime")
-"""Names that do not select one compiler."""
+"""Names of backends that do not select one particular compiler."""
 
 NAMES = ("auto", *_BUILT_IN, "onnxruntime")
 
 _MIN_FREE_BYTES = 1 << 16
-"""Minimum free space for temporary files. With less, the message of a compiler may be lost."""
+"""Minimum free space for temporary files, in bytes.
+
+With less space, a compiler may fail to write its message.
+"""
 
 _ERROR_LINE = re.compile(
     "error|assertion|unreachable|terminate called"
@@ -73,8 +76,9 @@ class Built:
     """The output of a compiler.
 
     Attributes:
-        files: The kernel's file, followed by the files that it reads, all in one folder.
-        function: The name of the function to call.
+        files: The file to load, followed by other files that the kernel reads. All files are in the
+            folder of the argument ``target``.
+        function: The name of the function to call, or "" if the backend needs no name.
     """
 
     files: list[Path]
@@ -82,23 +86,30 @@ class Built:
 
 
 class CompileError(Exception):
-    """A backend cannot compile or load a model. The message is one line."""
+    """A model cannot be compiled, or a kernel cannot be loaded, fails, or returns wrong results.
+
+    The message is one line.
+    """
 
 
 class Misfit(ValueError):
-    """The inputs violate the requirements of a kernel, which would access memory out of bounds."""
+    """The inputs violate the requirements of a kernel, or the kernel may need too much memory.
+
+    The kernel is not called, because it might access memory out of bounds or crash.
+    """
 
 
 class Backend(Protocol):
     """Compiles models ahead of time, and loads the kernels.
 
-    The class is called without arguments or, if it accepts compiler options, with a sequence of
-    options. The attribute ``target_option`` is the compiler option that names the target CPU, as in
-    ``--mcpu=x86-64-v3``. Without this attribute, the backend does not support ``--target-cpu``.
+    The class is called with a sequence of compiler options if there are any, and otherwise without
+    arguments. A class without parameters does not support compiler options. The class may have an
+    attribute ``target_option``: the compiler option that names the target CPU, such as ``--mcpu``
+    in ``--mcpu=x86-64-v3``. Without this attribute, the backend does not support ``--target-cpu``.
 
-    A backend may have a method ``unknown_options(options)``. It returns a mapping of the options
-    that the compiler does not have. Each value is the end of an error message: a suggestion, or an
-    empty string.
+    A backend may have a method ``unknown_options(options)``. The method returns a mapping whose
+    keys are the options that the compiler does not have. Each value is the end of an error message:
+    a suggestion, or an empty string. The method raises a `CompileError` if the compiler fails.
     """
 
     name: str
@@ -110,58 +121,83 @@ class Backend(Protocol):
         """Return the reasons why the model cannot be compiled, or an empty list."""
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the cache key of a kernel for a model.
+        """Return the cache key of the kernel for a model.
 
         The key contains the hash of the model, the version or image of the compiler, the machine
-        and the flags. The compiler must be installed.
+        and the flags. The entry ``cpu`` is the CPU that the kernel requires, see
+        `onnxfold.runtime.backends.targets`. Without this entry, the kernel runs on any CPU. The
+        compiler must be installed.
 
         Args:
             graph: The hash of the model.
         """
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Compile a serialized model.
+        """Compile a serialized model, and return the files and the function of the kernel.
+
+        Several threads may call this method at the same time.
 
         Args:
-            content: The model. Its weights are included or are inputs.
+            content: The model. Its last inputs are weights, see `Kernel.weights`. The model
+                contains all other constants.
             target: Folder and name of the kernel's file, without suffix. The name consists of
-                lower-case letters and digits, and is unique.
+                lower-case letters and digits, and depends on the key of the kernel.
             seconds: Time limit in seconds.
 
         Raises:
             CompileError: The model is rejected, or the compiler exceeds the time limit or crashes.
+            OSError: A file cannot be written.
         """
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
-        """Write each stage of compiling a model to a kernel to a file.
+        """Compile a serialized model, and write each stage of the compilation to a file.
+
+        Args:
+            content: The model, as for `compile`.
+            folder: The folder for the files.
+            seconds: Time limit of each run of the compiler, in seconds.
 
         Raises:
-            CompileError: As `compile`.
+            CompileError: As for `compile`.
+            OSError: A file cannot be written.
         """
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return the reason why a stored kernel with this key cannot run here, or None."""
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel that can be called from any thread.
+        """Load a kernel, and return a function that any thread may call.
 
         Args:
-            kernel: The kernel, with a file.
-            folder: The folder to which its file names are relative.
-            weights: Arrays of its weights.
+            kernel: The description of a kernel that has at least one file.
+            folder: The folder to which the names of the kernel's files are relative.
+            weights: The weights of the kernel, as arrays by name.
 
         Raises:
-            CompileError: The kernel does not load, or does not match its description.
+            CompileError: The kernel cannot be loaded, or does not match its description.
         """
 
 
 def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> int:
-    """Return the bytes of all values of a kernel at these sizes, see `Kernel.memory`."""
+    """Return the total size in bytes of all values of a kernel.
+
+    Args:
+        memory: The size as a sum of products, see `Kernel.memory`.
+        sizes: The sizes of the symbolic dimensions.
+    """
     return sum(math.prod(n if isinstance(n, int) else sizes[n] for n in term) for term in memory)
 
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
-    """Return weights as arrays."""
+    """Return initializers of runtime_fold as arrays by name.
+
+    Args:
+        initializers: All initializers of runtime_fold, or of one component.
+        names: The names of the initializers to return.
+
+    Raises:
+        CompileError: There is no initializer with one of the names.
+    """
     from onnxfold.ir import storage
 
     arrays = {}
@@ -174,9 +210,15 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
 
 
 def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], bool]) -> list[str]:
-    """Return a reason for each op outside of the ONNX domain, and for each unsupported type.
+    """Return the reasons why a backend cannot compile a model, or an empty list.
 
-    ``takes`` returns whether the backend supports the type of an input or output.
+    There is a reason for each op outside of the ONNX domain. There is also a reason for each input
+    and output whose type the backend does not support.
+
+    Args:
+        model: The model to compile.
+        backend: The name of the backend in the reasons.
+        takes: Returns whether the backend supports the type of an input or output.
     """
     reasons = [
         f"{backend} does not support {node.domain}::{node.op_type}"
@@ -191,35 +233,43 @@ def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], b
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
-    """Return a compiler's flags. The options of the user replace flags with the same name."""
+    """Return a compiler's flags and the options of the user, without flags that an option replaces.
+
+    An option replaces the flags with the same name.
+    """
     replaced = {_name_of(option) for option in options}
     return [*(flag for flag in flags if _name_of(flag) not in replaced), *options]
 
 
 def name_of_option(option: str) -> str:
-    """Return the name of an option without dashes and value. It is equal for --x=1 and -x=2."""
+    """Return the name of an option, without leading dashes and without value.
+
+    The options ``--x=1`` and ``-x=2`` have the same name.
+    """
     return option.lstrip("-").partition("=")[0]
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a suggestion of the nearest known option, for the end of an error message.
+    """Return a suggestion of the most similar known option, for the end of an error message.
 
-    Names are without dashes. Without a similar option, the result is empty.
+    The suggestion is empty if no known option is similar. ``name`` and ``known`` are names of
+    options without leading dashes.
     """
     nearest = difflib.get_close_matches(name, known, 1)
     return f"; did you mean '--{nearest[0]}'?" if nearest else ""
 
 
 def _name_of(flag: str) -> str:
-    """Return the name of a flag. It is equal for -O0 and -O3, and for --x=1 and -x=2."""
+    """Return the name of a flag, see `name_of_option`. ``-O0`` to ``-O3`` have the same name."""
     name = name_of_option(flag)
     return "O" if name in ("O0", "O1", "O2", "O3") else name
 
 
 def refuse_accelerators(options: Sequence[str], allowed: Mapping[str, Collection[str]]) -> None:
-    """Raise a UsageError for an option that compiles for something other than a CPU.
+    """Raise a UsageError for an option that selects a device other than a CPU.
 
-    ``allowed`` maps the names of the options that select a device to the values for CPUs.
+    ``allowed`` contains the options that select a device, by name without dashes, with their values
+    for CPUs. An option without such values always raises the error.
     """
     for option in options:
         values = allowed.get(_name_of(option))
@@ -232,15 +282,22 @@ def refuse_accelerators(options: Sequence[str], allowed: Mapping[str, Collection
 
 
 def value_of(option: str, flags: Sequence[str]) -> str | None:
-    """Return the value of an option in a compiler's flags, or None."""
+    """Return the last value of an option in a compiler's flags; None if no flag has its name."""
     values = [flag.partition("=")[2] for flag in flags if _name_of(flag) == _name_of(option)]
     return values[-1] if values else None
 
 
 def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Backend:
-    """Return a built-in backend, or a backend that another package declares as an entry point.
+    """Create a backend that is built in, or that another package declares as an entry point.
 
-    The backend compiles for ``target``, see `onnxfold.runtime.backends.targets`.
+    Args:
+        name: The name of the backend.
+        options: Options of the compiler.
+        target: The target to compile for, see `onnxfold.runtime.backends.targets`.
+
+    Raises:
+        UsageError: There is no backend with this name, it cannot be loaded, or it does not support
+            the options or the target.
     """
     target_cpu = compiler_cpu(target)
     built_in = [metadata.EntryPoint(name, value, _GROUP) for name, value in _BUILT_IN.items()]
@@ -279,9 +336,19 @@ def check_name(
     strict: bool = False,
     target_cpu: str | Sequence[str] | None = None,
 ) -> None:
-    """Check that a backend exists and accepts the options and the targets.
+    """Check that a backend exists, and that it accepts the options and the target CPUs.
 
-    With options or with ``strict``, the backend must be a compiler.
+    With options or with ``strict``, the name must select one compiler. With target CPUs, the name
+    must not be "onnxruntime".
+
+    Args:
+        backend: The name of the backend.
+        options: Options of the compiler.
+        strict: Whether every component must have a kernel.
+        target_cpu: The target CPUs. None or an empty sequence selects the default of the backend.
+
+    Raises:
+        UsageError: One of these conditions is violated.
     """
     if target_cpu:
         check_targets(targets_of(target_cpu))
@@ -303,7 +370,8 @@ def check_name(
 def check_options(backend: Backend, options: Sequence[str]) -> None:
     """Raise a UsageError for an option that the compiler does not have.
 
-    Options are not checked if the compiler is missing or cannot list its options.
+    Options are not checked if the compiler is missing or fails. They are also not checked if the
+    backend has no method ``unknown_options``.
     """
     unknown_options = getattr(backend, "unknown_options", None)
     if not options or unknown_options is None or backend.missing() is not None:
@@ -320,7 +388,9 @@ def check_options(backend: Backend, options: Sequence[str]) -> None:
 def report_not_compiled(
     backend: str, not_compiled: Mapping[str, str], count: int, strict: bool
 ) -> None:
-    """Warn about components that onnxruntime runs because the backend did not compile them.
+    """Warn about components that onnxruntime runs because the backend has no usable kernel.
+
+    Nothing is reported if the backend is "auto" or "onnxruntime".
 
     Args:
         backend: The name of the backend.
@@ -329,7 +399,7 @@ def report_not_compiled(
         strict: Whether to raise an error instead of the warning.
 
     Raises:
-        OnnxFoldError: A component is not compiled, in strict mode.
+        OnnxFoldError: ``strict`` is true, and ``not_compiled`` is not empty.
     """
     if not not_compiled or backend in NOT_COMPILING:
         return
@@ -348,7 +418,10 @@ def report_not_compiled(
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """Yield a temporary folder. An OSError in the context becomes a CompileError."""
+    """Yield a temporary folder, which is removed at the end.
+
+    An OSError in the context becomes a CompileError.
+    """
     try:
         with files.scratch_folder("compile") as name:
             yield Path(name)
@@ -358,7 +431,14 @@ def work_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def limits(seconds: float, program: str = "the compiler") -> Iterator[dict[str, Any]]:
-    """Yield limits for `isolated.run` and `run_command`. A failure becomes a CompileError."""
+    """Yield the limits of time and memory as arguments of `isolated.run` or `isolated.run_command`.
+
+    An `isolated.Failure` in the context becomes a CompileError.
+
+    Args:
+        seconds: Time limit in seconds.
+        program: The subject of error messages.
+    """
     try:
         yield {"seconds": seconds, "memory": memory_limit()}
     except isolated.Failure as failure:
@@ -374,9 +454,10 @@ def limits(seconds: float, program: str = "the compiler") -> Iterator[dict[str, 
 
 
 def _is_full() -> bool:
-    """Return whether the file system of temporary files is full.
+    """Return whether the file system of temporary files is full, or its free space is unknown.
 
-    The output of a compiler is written there, so the compiler cannot report this error.
+    The output of a compiler is written to a temporary file, so the compiler cannot report this
+    error.
     """
     try:
         return shutil.disk_usage(tempfile.gettempdir()).free < _MIN_FREE_BYTES
@@ -385,12 +466,17 @@ def _is_full() -> bool:
 
 
 def memory_limit() -> int:
-    """Return the memory limit of a compilation process in bytes: half of the machine's memory."""
+    """Return the memory limit of a compiler or a kernel in bytes: half of the machine's memory."""
     return memory_of_the_machine() // 2
 
 
 def ending(code: int, text: str) -> str:
-    """Return a description of a program's exit code (-n or 128 + n for signal n) and output."""
+    """Return a description of a program's exit code, and the reason in its output if there is one.
+
+    Args:
+        code: The exit code, which is -n or 128 + n for signal n.
+        text: The output of the program.
+    """
     if 128 < code < 256:  # a shell or a container reports signal n as 128 + n
         code = 128 - code
     description = f"{'crashed' if is_crash(code) else 'failed'} ({exit_description(code)})"
@@ -398,12 +484,19 @@ def ending(code: int, text: str) -> str:
 
 
 def reason_in(text: str) -> str:
-    """Return the error line of a program's output, or its first line."""
+    """Return the first line of a program's output that reports an error, see `one_line`.
+
+    If no line reports an error, the first line is returned. If the output is empty, the result is
+    an empty string.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     return one_line(next(filter(_ERROR_LINE.search, lines), *lines[:1] or [""]))
 
 
 def one_line(text: str) -> str:
-    """Return a message without line breaks and file positions, shortened to `_MAX_MESSAGE`."""
+    """Return a message as one line of at most `_MAX_MESSAGE` characters.
+
+    A position in a file before ``error:`` or before ``Assertion`` is removed.
+    """
     text = re.sub(r"^.*?(error:\s*|(?=Assertion ))", "", " ".join(text.split()))
     return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."

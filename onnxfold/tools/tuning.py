@@ -1,4 +1,4 @@
-"""Find the fastest options on this machine: optimize a model in several ways, and measure it."""
+"""Find the fastest options on this machine: optimize a model in several ways and measure each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CANDIDATES: dict[str, dict[str, Any]] = {
     "-O2 --value-info": {"level": 2, "value_info": True},
     "-O2 --target onnxruntime": {"level": 2, "target": "onnxruntime"},
 }
-"""Options by name, from the most exact to the least exact ones."""
+"""Options of `optimize_file` by their text on the command line, the most exact ones first."""
 
 _MIN_ROUNDS = 9  # also the number of groups of rounds
 _MAX_ROUNDS = 1000
@@ -38,14 +38,17 @@ _MAX_ROUNDS = 1000
 
 @dataclass(frozen=True, repr=False)
 class Tuning(Printable):
-    """The candidates that were measured, and the one that was written.
+    """The candidates that were measured, and the candidate that was written.
+
+    The name of a candidate is "original" or its options on the command line. Times are CPU time for
+    one thread, and otherwise wall time.
 
     Attributes:
-        seconds: Median seconds of a run, by candidate: "original", or options of the command line.
-        speedup: Speed relative to the original: the median of the medians of nine groups of
-            neighbouring runs.
-        quartiles: The first and third quartile of the groups.
-        failed: Reasons why candidates were not measured.
+        seconds: Median seconds of a run, by candidate.
+        speedup: Speed relative to the original, by candidate: the median of the medians of nine
+            groups of neighbouring runs.
+        quartiles: The first and third quartile of the medians of the groups, by candidate.
+        failed: Reasons why candidates were not measured, by candidate.
         chosen: The candidate that was written.
         sizes: Sizes of dynamic dimensions in the measurement.
         threads: Threads of onnxruntime. 0 means all threads.
@@ -89,19 +92,21 @@ def tune(
 ) -> Tuning:
     """Write the fastest result on this machine, as measured on onnxruntime's CPU provider.
 
-    The candidates are the original, levels 1 and 2, both with and without ``value_info``, and the
-    target onnxruntime. Each candidate is compared with the original. A candidate with other
-    applications of inexact rules must be faster than the best candidate before it by more than the
-    spread of the runs. The result is never a candidate that measured slower than the original.
+    The candidates are the original, levels 1 and 2, both with and without ``value_info``, and level
+    2 with the target onnxruntime. The outputs of each candidate are compared with those of the
+    original. A candidate with other applications of inexact rules must be faster than the best
+    candidate before it by more than the spread of the runs. The result is never a candidate that
+    was measured to be slower than the original.
 
     Args:
         source: The path of the model.
         destination: The path of the result, which may be the source.
-        dims: Sizes of dynamic dimensions, for the measurement and the check. Other sizes are 1 for
-            a batch and 16, or sizes on which the model runs.
+        dims: Sizes of dynamic dimensions, for the measurement and the check. Other sizes in the
+            measurement are 1 for a batch and 16 otherwise, or other sizes on which the model runs.
         threads: Threads of onnxruntime. 0 means all threads, as in a default session.
-        seconds: Time limit for all work except for the minimum number of runs.
-        check: Number of random inputs on which each candidate is compared.
+        seconds: Seconds after which the measurement ends, including the time for the optimization
+            of all candidates. At least nine runs of each candidate are measured.
+        check: Number of random inputs on which each candidate is compared with the original.
         progress: Called with a stage, the work done and the total of the stage.
 
     Returns:
@@ -110,6 +115,7 @@ def tune(
     Raises:
         UsageError: An argument is invalid, or the model does not run on random inputs.
         ModelError: The model cannot be read, or onnxruntime cannot load it.
+        OnnxFoldError: The result cannot be written.
     """
     end = time.monotonic() + seconds
     report = progress or (lambda stage, done, total: None)
@@ -169,8 +175,8 @@ def _fastest(
 ) -> str:
     """Return the fastest candidate.
 
-    Among candidates with different applications of inexact rules, a later one must be faster by
-    more than the spread of the runs.
+    A candidate replaces the fastest candidate before it if it is faster. If their applications of
+    inexact rules differ, it must be faster by more than the spread of the runs.
     """
     fastest = ORIGINAL
     for candidate in times:
@@ -184,7 +190,10 @@ def _fastest(
 
 
 def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return the median speedup of each group of rounds. Larger groups have less noise."""
+    """Return the median speedup of each of `_MIN_ROUNDS` groups of neighbouring rounds.
+
+    The speedup of a group has less noise than the speedup of a round.
+    """
     speedups = [a / b for a, b in zip(before, after, strict=True)]
     bounds = [len(speedups) * k // _MIN_ROUNDS for k in range(_MIN_ROUNDS + 1)]
     return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]

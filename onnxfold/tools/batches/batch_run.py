@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _JOURNAL = "onnxfold-batch.jsonl"
-# The progress bar assumes that the time of a model is proportional to its bytes plus these.
+# The progress bar assumes that the time of a model is proportional to the bytes of its file plus
+# this number.
 _FIXED_BYTES = 1 << 20
 
 # The dask resource of workers that declare their memory with ``--resources memory=...``.
 _RESOURCE = "memory"
-_NO_LIMIT = 1 << 62  # bytes
+# The limit in bytes for plans on a cluster, so that no plan fails for lack of memory.
+_NO_LIMIT = 1 << 62
 
 
 @checked
@@ -53,22 +55,30 @@ def batch(
 ) -> Batch:
     """Optimize many models, several at a time. A failed model does not stop the batch.
 
-    Models that an earlier batch has optimized with the same options are skipped.
+    A model is skipped if the journal shows that an earlier batch with the same options has written
+    its result, or that the model would fail again.
 
     Args:
         sources: Files, folders and patterns with ``*``, ``?`` and ``**``, or URLs for fsspec.
-        output: The folder of the results, or its URL. Results keep their paths below the folder or
-            pattern. Files in the folder are not sources.
-        workers: Number of models at a time on this machine, by default the number of processors.
+        output: The folder of the results, or its URL. Each result keeps the path that its model has
+            below the folder or pattern. Local files in ``output`` that a local folder or pattern
+            matches are not sources.
+        workers: Number of models at a time, by default the number of processors. Ignored with
+            ``executor`` or ``scheduler``.
         executor: An executor with the interface of ``concurrent.futures``, which runs the models
-            instead.
-        scheduler: Address of the scheduler of a dask cluster, which runs the models instead.
-        memory: Bytes for all models in progress in one process, by default the free memory. A model
-            waits until the memory that `onnxfold.plan` predicts is free.
-        timeout: Time limit for each model in seconds, or None for no limit.
+            instead of workers on this machine.
+        scheduler: Address of the scheduler of a dask cluster, which runs the models instead of
+            workers on this machine.
+        memory: Bytes for all models in progress in one process, by default the free memory, or the
+            memory limit of a dask worker. A model waits until the memory that `onnxfold.plan`
+            predicts for it is free. A model that requires more than the limit fails.
+        timeout: Time limit in seconds for the plan of a model, and for its optimization. None for
+            no limit.
         only_plan: Only predict the memory of each model, and write nothing.
-        journal: The file of results with one JSON document per line, by default in ``output``.
-        progress: Called with a stage, the work done and the total of the stage.
+        journal: The file of results with one JSON document per line, by default
+            ``onnxfold-batch.jsonl`` in ``output``. Required if ``output`` is a URL.
+        progress: Called after each model with the stage ``"models"``, the work done and the total
+            work.
         options: Options of `onnxfold.optimize_file`, the same for all models. Rules are files, and
             feeds are a file or a folder.
 
@@ -76,7 +86,9 @@ def batch(
         The outcomes of all models.
 
     Raises:
-        UsageError: A model does not exist, or an option is invalid. No model was optimized.
+        UsageError: No model matches a source, or an option is invalid. No model was optimized.
+        MissingFileError: A file that an option names does not exist. No model was optimized.
+        OnnxFoldError: A URL or the scheduler cannot be reached, or the journal cannot be written.
     """
     start = time.perf_counter()
     parsed = options_of(options)
@@ -121,7 +133,7 @@ def batch(
 
 
 def _check_names(options: Options) -> None:
-    """Raise the error of a misspelled rule or pass once, instead of failing each model."""
+    """Raise an error for an unknown rule or pass now, before it causes each model to fail."""
     passes = list(options.passes or ())
     if options.enable or options.disable or options.rules:
         passes.insert(0, "simplify")
@@ -151,10 +163,11 @@ def _on_executor(tasks: Sequence[Task], executor: Executor) -> Iterator[Outcome]
 
 
 def _as_json(options: Options) -> dict[str, Any]:
-    """Return the JSON-ready options for other processes.
+    """Return the JSON-ready options for other processes, with absolute paths.
 
     Raises:
-        UsageError: An option is an object in memory instead of a file, or a file is missing.
+        UsageError: Rules, feeds or custom ops are objects in memory instead of files.
+        MissingFileError: A file of rules, feeds or custom ops does not exist.
     """
     feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
     values = {**vars(options), "feeds": feeds}
@@ -175,10 +188,11 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
     """Optimize models on the workers of a dask cluster.
 
     Each model is planned first, and then sent to a worker with enough memory. If workers declare
-    the resource "memory", dask limits the sum. Otherwise models wait on each worker until enough
-    memory is free.
+    the resource "memory", dask limits the total memory of the models on each of them. Otherwise,
+    models wait on their worker until enough memory is free.
 
     Raises:
+        UsageError: dask is not installed.
         OnnxFoldError: The scheduler cannot be reached.
     """
     try:
@@ -211,9 +225,13 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
 
 
 def _requirements(memory: int, client: Any) -> dict[str, Any] | str:
-    """Return dask's arguments that select workers with enough memory.
+    """Return arguments of dask's ``submit`` that select workers with enough memory.
 
-    If no worker has enough memory, return the reason as text instead.
+    If no worker has enough memory, return a text with the reason.
+
+    Args:
+        memory: The predicted memory of the model in bytes.
+        client: The client of the cluster.
     """
     workers = client.scheduler_info(n_workers=-1)["workers"]
     resources = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}

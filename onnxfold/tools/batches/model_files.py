@@ -15,7 +15,13 @@ from onnxfold.support.errors import OnnxFoldError, UsageError
 
 
 class FoundModel(NamedTuple):
-    """A model: its path or URL, the path or URL of its result, and the bytes of its file."""
+    """A model of a batch.
+
+    Attributes:
+        source: The path or URL of the model.
+        target: The path or URL of the result.
+        nbytes: The size of the file in bytes, without external data. 0 if it is unknown.
+    """
 
     source: str
     target: str
@@ -23,15 +29,16 @@ class FoundModel(NamedTuple):
 
 
 _Listing = tuple[str, list[tuple[str, int]]]
-"""A folder, and the names and sizes in bytes of the files below it that match a pattern."""
+"""A folder, and the path or URL and the size in bytes of each file below it that is a model."""
 
 
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
-    """Return the models of the patterns, each once, sorted by name.
+    """Return the models of all patterns, each once, sorted by name within each pattern.
 
-    A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards. The
-    path of a result below ``output`` is the path of its model below the folder, or below the part
-    of the pattern without wildcards. Files in ``output`` are ignored.
+    A pattern is a file, a folder or has wildcards. A folder matches all its ``.onnx`` files, at any
+    depth. A result has the path below ``output`` that its model has below the folder, or below the
+    folders of the pattern before the first wildcard. A local folder or a local pattern with
+    wildcards does not match files in a local ``output``.
 
     Args:
         patterns: Paths or URLs, which may contain wildcards.
@@ -40,6 +47,7 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
     Raises:
         UsageError: A pattern matches no model, a model would be replaced by its result, or two
             models have the same result path.
+        OnnxFoldError: The file system of a URL has raised an exception.
     """
     results: dict[str, FoundModel] = {}
     seen: set[str] = set()
@@ -72,7 +80,7 @@ def _listed(pattern: str, output: str) -> _Listing:
     if os.path.isdir(pattern):
         models = os.path.join(glob.escape(pattern), "**", "*.onnx")
         return pattern, list(_files(models, output))
-    if os.path.exists(pattern):  # a file with brackets in its name
+    if os.path.exists(pattern):  # a file, whose name may contain brackets
         return os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))]
     return _without_wildcards(pattern), list(_files(pattern, output))
 
@@ -82,7 +90,7 @@ def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
     realpath = functools.cache(os.path.realpath)
     for path in glob.iglob(pattern, recursive=True):
         folders = [*map(realpath, Path(os.path.abspath(path)).parents)]
-        # a folder is repeated if it contains a link to itself or to a parent
+        # a folder is repeated if the path has a link to the folder itself or to its parent
         is_repeated = len({*folders}) < len(folders)
         is_result = results and os.path.realpath(path).startswith(results)
         if os.path.isfile(path) and not is_repeated and not is_result:
@@ -90,13 +98,13 @@ def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
 
 
 def _without_wildcards(pattern: str) -> str:
-    """Return the folders at the beginning of a pattern that contain no wildcard."""
+    """Return the start of a pattern, up to the last separator before the first wildcard."""
     wildcard = next((k for k, c in enumerate(pattern) if c in "*?["), len(pattern))
     return pattern[: max(pattern.rfind(sep, 0, wildcard) for sep in ("/", os.sep)) + 1]
 
 
 def _listed_at(url: str) -> _Listing:
-    """List the models at a URL, which is a file, a folder or has ``*``, ``?`` or ``**``."""
+    """List the models of a URL of a file or a folder, or of a URL with wildcards."""
     with _file_system(url) as (files, path):
         folder = _without_wildcards(path + "/")
         if folder != path + "/":
@@ -119,14 +127,21 @@ def version_of(url: str) -> str:
     """Return a key that changes with the file at a URL.
 
     Raises:
-        OnnxFoldError: The file is missing.
+        OnnxFoldError: The file is missing, or the file system has raised another exception.
     """
     with _file_system(url) as (files, path):
         return str(files.ukey(path))
 
 
 def fetch(url: str, folder: str) -> str:
-    """Copy a model and its external data from a URL into a folder, and return the new path."""
+    """Copy a model and its external data from a URL into a folder.
+
+    Returns:
+        The local path of the model.
+
+    Raises:
+        OnnxFoldError: A file cannot be copied, or the model is invalid.
+    """
     with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
@@ -138,7 +153,11 @@ def fetch(url: str, folder: str) -> str:
 
 
 def store(local: str, url: str) -> None:
-    """Copy the external data of a model, and then the model, to a URL."""
+    """Copy the external data of a local model, and then the model, to a URL.
+
+    Raises:
+        OnnxFoldError: A file cannot be copied.
+    """
     with _file_system(url) as (files, path):
         folder = path.rpartition("/")[0]
         files.makedirs(folder, exist_ok=True)
@@ -157,7 +176,9 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     """Yield fsspec's file system of a URL, and the path in this file system.
 
     Raises:
-        OnnxFoldError: A package is not installed, or the file system has raised an exception.
+        UsageError: The protocol is unknown, or fsspec or the package of the protocol is not
+            installed.
+        OnnxFoldError: The file system, or the code in the context, has raised another exception.
     """
     try:
         from fsspec.core import url_to_fs
@@ -166,7 +187,7 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     try:
         try:
             files, path = url_to_fs(url)
-        except (ValueError, ImportError) as error:  # an unknown protocol, or its missing package
+        except (ValueError, ImportError) as error:  # an unknown protocol or a missing package
             raise UsageError(f"the URL cannot be reached: {error}", file=url) from None
         yield files, str(path)
     except OnnxFoldError:

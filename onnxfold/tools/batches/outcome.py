@@ -1,4 +1,4 @@
-"""The results of a batch, and their journal."""
+"""The results of a batch, and the journal in which they are recorded."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from onnxfold.support.errors import UsageError
 from onnxfold.support.files import os_error
 from onnxfold.support.tables import Printable, Table, bytes_text, change_text, count_text
 
-_MAX_FAILED = 50  # lines without --verbose
+_MAX_FAILED = 50  # failed models that the text lists without --verbose
 
 Status = Literal["done", "unchanged", "planned", "failed"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one model.
+    """The result of one model. Figures that were not determined are None.
 
     Attributes:
         source: Path or URL of the model.
         target: Path or URL of the result.
         status: "unchanged" if an earlier batch has already written the result of this model with
-            these options, "planned" for a plan only, otherwise "done" or "failed".
+            these options, "planned" if only the memory was predicted, otherwise "done" or "failed".
         reason: The reason why the model failed, or None.
-        differs: Whether the model failed because the result computes other values (``check``).
-        is_final: Whether the same model would fail again.
+        differs: Whether the model failed because ``check`` found that the result computes other
+            values.
+        is_final: Whether the model has failed and would fail again with the same options.
         key: A hash of the model, the options and the version of onnxfold.
-        written: A hash of the result.
+        written: A hash of the result, or fsspec's version of the file at a URL.
         nodes_before, nodes_after: Number of nodes of all graphs and functions.
         bytes_before, bytes_after: Stored bytes, including external data.
         memory: Predicted peak memory of the worker process in bytes.
-        peak: Peak memory of the worker process so far in bytes.
-        seconds: Wall time of the optimization, without waiting for memory.
+        peak: Peak memory of the worker process in bytes, from its start to the end of this
+            optimization.
+        seconds: Wall time of the optimization without waiting for memory, or 0 if no result was
+            written by this batch.
         warnings: Warnings of the optimization.
     """
 
@@ -65,13 +68,14 @@ class Outcome:
 
 @dataclass(repr=False)
 class Batch(Printable):
-    """The results of all models.
+    """The results of all models of a batch.
 
     Attributes:
-        outcomes: The outcome of each model, sorted by name for each pattern.
-        seconds: Wall time.
-        journal: The file with the outcomes of this batch and earlier ones, a JSON document per
-            line. None for a plan, which writes nothing.
+        outcomes: The outcome of each model, in the order of the sources, and sorted by name within
+            each source.
+        seconds: Wall time of the batch in seconds.
+        journal: Path of the file with the outcomes of this batch and earlier ones, one JSON
+            document per line. None with ``only_plan``, which writes nothing.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -142,10 +146,11 @@ def _row(outcome: Outcome) -> tuple[str, ...]:
 class Journal:
     """A file with a line of JSON for each model.
 
-    The last line of a target replaces earlier lines of this target. An incomplete line of a killed
-    process is ignored.
+    The last line of a target replaces earlier lines of this target. Lines that are not complete
+    outcomes are ignored, because a killed process may have written part of a line.
 
     Attributes:
+        path: The path of the file, which need not exist.
         previous: The outcomes of earlier batches by target.
 
     Raises:
@@ -165,7 +170,11 @@ class Journal:
         self._separator = "" if text.endswith("\n") or not text else "\n"
 
     def write(self, outcome: Outcome) -> None:
-        """Append the line of a model."""
+        """Append the line of a model.
+
+        Raises:
+            OnnxFoldError: The file cannot be written.
+        """
         try:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
             with open(self.path, "a", encoding="utf-8") as file:

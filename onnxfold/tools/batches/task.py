@@ -1,4 +1,4 @@
-"""Optimize one model of a batch, on this machine or another one."""
+"""Plan and optimize one model of a batch, on this machine or another one."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ from onnxfold.support.tables import bytes_text
 from onnxfold.tools.batches import model_files
 from onnxfold.tools.batches.outcome import Outcome
 
-# Exit codes of a process that was killed by the system, for lack of memory, or by a user. The model
-# may not be the cause, so the task starts another process.
+# Exit codes of a process that received SIGKILL or SIGTERM from a user, or from the system for lack
+# of memory. The model may not be the cause, so the task repeats it once in another process.
 _KILLED = (-9, -15)
 
-# Predicted bytes of a model from which its process is not used again, because it may keep memory.
+# If the predicted memory of a model is at least this number of bytes, no other model uses the same
+# process. The process may not return all memory to the system.
 _LARGE = 1 << 30
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model to optimize, with the options. It can be pickled and sent to another machine.
+    """A model to optimize, with the options. A task can be pickled and sent to another machine.
 
     Attributes:
         source: Path or URL of the model.
         target: Path or URL of the result.
         options: JSON-ready options of the optimization and its check.
         only_plan: Only predict the memory.
-        seconds: Limit of wall time, or None for no limit.
-        limit: Bytes of memory for all models of a process, or None for the free memory.
-        previous: The outcome of an earlier batch, or None.
+        seconds: Limit of wall time in seconds for the plan, and for the optimization. None for no
+            limit.
+        limit: Bytes of memory for all models in progress in one process, or None for the free
+            memory.
+        previous: The outcome of the same target in an earlier batch, or None.
         spellings: The spellings of options in messages, see `onnxfold.support.errors.option`.
     """
 
@@ -60,14 +63,15 @@ class Task:
 
 
 def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
-    """Optimize a model as soon as enough memory is free.
+    """Plan a model, and optimize it as soon as enough memory is free.
 
     Args:
         task: The model and the options.
-        planned: The outcome of the same task with ``only_plan``, or None.
+        planned: The outcome of the same task with ``only_plan``. None to plan the model first.
 
     Returns:
-        The outcome, also if an error occurs.
+        The outcome. Its status is "failed" if an error occurs. If the outcome of an earlier batch
+        is still valid, the model is neither planned nor optimized.
     """
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
@@ -123,7 +127,12 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
 
 
 def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
-    """Return the outcome with the figures of the optimization, or of a plan if target is None."""
+    """Return the outcome with the figures of the optimization, or of a plan if target is None.
+
+    Raises:
+        isolated.Failure: The process exceeds the time limit or ends. If the process is killed, the
+            model is repeated once before.
+    """
     request = {"source": source, "target": target, "options": task.options}
     request["spellings"] = dict(task.spellings)
     function = f"{__name__}:plan_or_optimize"
@@ -140,9 +149,14 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
 def plan_or_optimize(
     request: Mapping[str, Any], arrays: object
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Plan or optimize a model in another process, and return fields of an `Outcome`.
+    """Plan or optimize a model in this process, which `isolated` has started.
 
-    The request has "source", "target" (None for a plan), "options" and "spellings".
+    Args:
+        request: "source", "target" (None for a plan), "options" and "spellings".
+        arrays: Not used.
+
+    Returns:
+        Fields of an `Outcome`, and no arrays. The status is "failed" if an error occurs.
     """
     source = request["source"]
     target = request["target"]
@@ -154,7 +168,8 @@ def plan_or_optimize(
             if target is None:
                 passes = options["passes"]
                 if passes is not None and "constant-propagation" not in passes:
-                    # A plan requires constant propagation. Without it, a run takes less memory.
+                    # A plan requires constant propagation. The optimization without this pass takes
+                    # less memory than the plan predicts.
                     options = {**options, "passes": [*passes, "constant-propagation"]}
                 planned = plan(source, **options)
                 memory = planned.prediction.peak_bytes
@@ -183,29 +198,35 @@ def _limit(task: Task) -> int:
 
 
 def lost_outcome(task: Task, error: BaseException) -> Outcome:
-    """Return the outcome of a model whose worker ended before it returned a result."""
+    """Return the outcome of a model whose worker raised an exception or ended early."""
     reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
     return Outcome(task.source, task.target, "failed", reason)
 
 
 def _is_same(previous: Outcome, outcome: Outcome) -> bool:
-    """Return whether an earlier outcome is valid for the same target."""
+    """Return whether an earlier outcome of a target is still valid.
+
+    The key must be the same. The result must be unchanged, or the failure must be final.
+    """
     if previous.key != outcome.key:
         return False
     if previous.status == "failed":
         return previous.is_final and previous.source == outcome.source
     try:
         return previous.written == _content(outcome.target)
-    except (OnnxFoldError, OSError):  # the result was removed
+    except (OnnxFoldError, OSError):  # the result was removed or damaged
         return False
 
 
 def _key(task: Task, source: str) -> str:
-    """Return a hash of the model, the options with their files, and the version of onnxfold."""
+    """Return a hash of the model, the options, and the version of onnxfold.
+
+    Files of rules and feeds are represented by hashes of their content, other files by their paths.
+    """
     options = {**task.options, "check": options_of(task.options).seeds}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
-        path = Path(options["feeds"])  # the optimization reports missing files
+        path = Path(options["feeds"])  # if a folder has no feeds, the optimization fails
         files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]
         options["feeds"] = [hash_file(file) for file in files]
     document = [_content(source), options, version("onnxfold")]
@@ -213,7 +234,10 @@ def _key(task: Task, source: str) -> str:
 
 
 def _content(path: str) -> str:
-    """Return a hash of a model and its external data, or the version of a file at a URL."""
+    """Return a hash of a model and its external data.
+
+    For a URL, return fsspec's version of the model file, which does not include external data.
+    """
     if model_files.is_url(path):
         return model_files.version_of(path)
     digests = [hash_file(Path(file)) for file in (path, *external_files(path))]
@@ -223,9 +247,10 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Memory that threads reserve in the order of their requests.
+    """Memory that threads reserve one after another.
 
-    Only one thread waits at a time, so that small models do not overtake a large one.
+    While one thread waits for memory, no other thread can reserve memory. Otherwise small models
+    would overtake a large one.
     """
 
     def __init__(self) -> None:
@@ -235,7 +260,14 @@ class _MemoryShare:
 
     @contextlib.contextmanager
     def reserve(self, nbytes: int, limit: int) -> Iterator[None]:
-        """Reserve bytes as soon as all reservations together are within the limit in bytes."""
+        """Reserve bytes in this context, as soon as the sum of all reservations is within a limit.
+
+        A reservation that exceeds the limit waits until there is no other reservation.
+
+        Args:
+            nbytes: The bytes to reserve.
+            limit: The limit of the sum in bytes.
+        """
         with self._queue, self._released:
             self._released.wait_for(lambda: self._reserved + nbytes <= max(limit, nbytes))
             self._reserved += nbytes
@@ -248,4 +280,4 @@ class _MemoryShare:
 
 
 class _OwnShare(forks.ProcessLocal[_MemoryShare]):
-    """The memory that threads of this process have reserved, which a forked process resets."""
+    """The memory that threads of this process have reserved. A forked process has reserved none."""

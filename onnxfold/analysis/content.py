@@ -1,4 +1,7 @@
-"""Keys of attributes and small tensors that compare their bits instead of using ``==``."""
+"""Hashable keys of tensors, attributes and nodes.
+
+Keys are equal only if all bits are equal, so they distinguish 0.0 from -0.0, unlike ``==``.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,34 @@ from onnxfold.fold.pool import BufferTensor
 from onnxfold.ir.onnx_ir_private import is_a
 from onnxfold.ir.storage import data_bytes, sizes_of
 
-# The key of a tensor of up to this many bytes contains its elements.
+# Numeric tensors of up to this many bytes have a key, which contains the bytes of the elements.
 _SMALL = 1024
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
-    """Return a key of dtype, shape and bytes; None for large tensors and those without a dtype."""
+    """Return a key of the dtype, shape and elements of a tensor.
+
+    The key of a deferred tensor contains its buffer instead of its elements. The result is None for
+    a large tensor of another dtype than string, and for a tensor without a dtype.
+    """
     dtype = tensor.dtype
     shape = sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
-        return None  # custom ops may have empty attributes
+        return None  # tensors without a dtype occur in empty attributes of custom ops
     kind = (dtype, shape)
     if dtype == ir.DataType.STRING:
         return (*kind, *tensor.numpy().reshape(-1).tolist())
     if is_a(tensor, BufferTensor) and not tensor.buffer.is_known:
-        return (*kind, id(tensor.buffer))  # not computed yet, so it is equal only to itself
+        return (*kind, id(tensor.buffer))  # the elements are not computed yet
     if data_bytes(dtype, shape) <= _SMALL:
         return (*kind, tensor.tobytes())
     return None
 
 
 def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | None:
-    """Return a key of the results of a deterministic node, given the keys of its operands.
+    """Return a key of the results of a deterministic node from the keys of the node's operands.
 
-    The key is None if an attribute has no key.
+    The result is None if an attribute has no key (`content_of_attributes`).
     """
     attributes = content_of_attributes(node.attributes.data.values())
     # a kernel may compute other results if some outputs are omitted
@@ -45,9 +52,10 @@ def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | N
 
 
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
-    """Return a key of names, types and bits.
+    """Return a key of the names, types and bits of attributes in any order.
 
-    The key is None if an attribute is a graph, a type, a sparse tensor or a large tensor.
+    The result is None if an attribute is a graph, a type, a sparse tensor, a list of these or of
+    tensors, or a tensor without a key (`content_of_tensor`).
     """
     contents = []
     for attribute in attributes:

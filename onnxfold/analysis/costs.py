@@ -1,13 +1,15 @@
 """The number of operations of nodes, and estimates of the work of single and fused nodes.
 
 Matrix products, convolutions, recurrent ops, attention and Einsum have multiply-accumulates, which
-count as two operations; biases are not counted. Ops that only move, copy, select or convert
-elements have no operations. Pooling ops have one operation per element of the window. All other ops
-have one operation per element of their operands or results, whichever number is greater.
+count as two operations. Biases are not counted. Ops that only move, copy, select or convert
+elements have no operations. A pooling op has one operation for each element of the window and each
+element of the result. All other ops of the ONNX domain have one operation for each element of the
+largest operand or result, unless the number is unknown.
 
-Work is the number of bytes that could be read from memory in the same time. A kernel saves the
-memory traffic between ops, but computes matrix products more slowly. The constants for kernels are
-measured by ``python -m tests.benchmarks kernels``.
+The work of an op is the number of bytes that could be read from memory in the same time. A compiled
+kernel of several nodes saves the memory traffic between their ops, but computes matrix products
+more slowly than onnxruntime. ``python -m tests.benchmarks kernels`` measures the constants for
+kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from onnxfold.ops.application import INVALID_NODE_ERRORS
 from onnxfold.ops.definition import OMITTED
 
 NOMINAL = 64
-"""Default size of a symbolic dimension for estimates."""
+"""The size of symbolic dimensions in estimates, unless the caller provides another size."""
 
 NODE = 4096
 """Work of calling an op, in bytes. A call takes a few microseconds."""
@@ -36,8 +38,8 @@ NODE = 4096
 INPUT = 3 * NODE
 """Work of feeding one more tensor to a session, in bytes.
 
-onnxruntime looks up each input by its name. Twenty more inputs extend a call of
-``InferenceSession.run`` by 30 to 40 microseconds. Twenty more small nodes extend it by 10 to 15."""
+onnxruntime looks up each input by name. A call of ``InferenceSession.run`` takes 30 to 40
+microseconds more with twenty more inputs, and 10 to 15 more with twenty more small nodes."""
 
 BYTES_PER_FLOP = 0.125
 """Work of each floating-point operation of a product in onnxruntime, in bytes."""
@@ -45,23 +47,26 @@ BYTES_PER_FLOP = 0.125
 _PRODUCTS = Trait.MULTIPLIES | Trait.CONVOLVES
 
 KERNEL_BYTES_PER_FLOP = 2 * BYTES_PER_FLOP
-"""Work of each floating-point operation of a product in a kernel, in bytes."""
+"""Work of each floating-point operation of a product in a compiled kernel, in bytes."""
 
-# Work of an op for each byte of its operands or results, by the number of operations per element.
-_ELEMENTS = 2  # few operations
-_HEAVY_ELEMENTS = 8  # many operations
-_UNBOUNDED = 64  # an unknown number of operations
+# Work of running a node in onnxruntime, for each byte of its operands or results.
+_ELEMENTS = 2  # ops with few operations per element
+_HEAVY_ELEMENTS = 8  # ops with many operations per element (`Trait.HEAVY`)
+_UNBOUNDED = 64  # ops with an unknown number of operations (`Trait.UNBOUNDED`)
 
 HEAVY = 1.0
-"""Work for each byte of an operand of Exp, Tanh and similar ops, both fused and single."""
+"""Work of the operations of Exp, Tanh and similar ops, for each byte of operands or results.
+
+It is the same in onnxruntime and in a compiled kernel."""
 
 Shape = tuple[int, ...]
 
 
 class NominalSizes:
-    """Estimated shapes and bytes of a model's values.
+    """Estimated shapes of a model's values, and their sizes in bytes.
 
-    ``nominal`` maps the names of symbolic dimensions to sizes. All others have the size `NOMINAL`.
+    ``nominal`` maps the names of symbolic dimensions of inputs to sizes. A dimension without a name
+    has the name ``input[axis]``. All other symbolic dimensions of inputs have the size `NOMINAL`.
     """
 
     def __init__(self, facts: ModelFacts, nominal: Mapping[str, int] | None = None) -> None:
@@ -78,7 +83,7 @@ class NominalSizes:
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MAX_TRACKED_ELEMENTS and dtype != ir.DataType.STRING
             if is_short and facts.constness.of(value) is Constness.RUNTIME:
-                # a single integer is a length or a count; with 0, many shapes would be empty
+                # A single integer is often a length or a count. With 0, many shapes would be empty.
                 fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
                 fact = of_array(np.full(shape, fill).astype(dtype.numpy()), dtype)
             self._facts.set(value, fact)
@@ -89,7 +94,10 @@ class NominalSizes:
         return None if fact.type_proto is not None else fact.static_shape
 
     def nbytes(self, value: ir.Value) -> int | None:
-        """Return the nominal bytes; None if unknown or if the value is not a numeric tensor."""
+        """Return the nominal size in bytes.
+
+        The result is None if the size is unknown, or the value is not a numeric tensor.
+        """
         shape = self.shape(value)
         dtype = self._facts.of(value).dtype
         if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
@@ -104,7 +112,7 @@ def _nominal_size(dim: int | ir.SymbolicDim, default_name: str, sizes: Mapping[s
 
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:
-    """Return the work of running the node once, in bytes."""
+    """Return the work of running the node once in onnxruntime, in bytes."""
     traits = definition_of(node).traits
     nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
     if is_expanding(node, sizes) or Trait.FREE in traits:
@@ -120,13 +128,16 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
 
 
 def _flops(node: ir.Node, sizes: NominalSizes) -> int:
-    """Return the number of operations of a node; 0 if it is unknown."""
+    """Return the number of operations of a node; 0 if the number is unknown."""
     work = operations_of(node, sizes.shape)
     return 0 if work is None else work.operations
 
 
 def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
-    """Return whether the node only repeats elements, so that it writes more bytes than it reads."""
+    """Return whether the node repeats elements.
+
+    A node that selects elements repeats some of them if it writes more bytes than it reads.
+    """
     traits = definition_of(node).traits
     if Trait.SELECTS in traits:
         return _bytes(node.outputs, sizes) > _bytes(node.inputs, sizes)
@@ -139,10 +150,10 @@ def work_fused(
     outputs: Iterable[ir.Value],
     sizes: NominalSizes,
 ) -> tuple[float, float]:
-    """Return the work of single nodes, and of a kernel that fuses them.
+    """Return the work of nodes in onnxruntime, and of a compiled kernel that fuses them, in bytes.
 
-    The kernel reads the values in ``read`` and writes the outputs. Both numbers are infinite if the
-    work of a node is unknown.
+    The work of calls is not included. The kernel reads the values in ``read`` and writes the
+    outputs. Both numbers are infinite if the number of operations of a node is unknown.
     """
     if any(Trait.UNBOUNDED in definition_of(node).traits for node in nodes):
         return math.inf, math.inf
@@ -154,7 +165,8 @@ def work_fused(
             continue
         before = _bytes(node.inputs, sizes)
         after = _bytes(node.outputs, sizes)
-        # onnxruntime writes into new memory; a kernel reuses the memory of earlier results
+        # Results count twice, because onnxruntime writes them into new memory. A kernel reuses the
+        # memory of earlier results.
         single += before + 2 * after
         fused += before if Trait.REREADS in traits else 0
         if traits & _PRODUCTS:
@@ -172,11 +184,14 @@ def _bytes(values: Iterable[ir.Value | None], sizes: NominalSizes) -> int:
 
 
 def operations_of(node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]) -> Work | None:
-    """Return the operations of a node; None if its sizes are unknown."""
+    """Return the number of operations of a node.
+
+    The result is None if a required shape or the number is unknown, or the node is invalid.
+    """
     inputs = [_shape(value, shape_of) for value in node.inputs]
     outputs = [_shape(value, shape_of) for value in node.outputs]
     try:
-        # an unknown shape is None, which raises if the definition reads it
+        # an unknown shape is None, so a definition that reads it raises TypeError
         return definition_of(node).cost(
             cast(list[Shape], inputs), cast(list[Shape], outputs), node.attributes
         )

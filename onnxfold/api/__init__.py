@@ -1,1 +1,1 @@
-"""Public functions and their options."""
+"""The functions that optimize models, their options and targets, and the check of arguments."""

@@ -25,7 +25,7 @@ Precision = Literal["exact", "wide"]
 FoldAt = Literal["compile", "runtime"]
 
 _MIN_GROWTH = 64 * 1024
-"""Bytes by which a model of any size may grow by default."""
+"""Bytes by which a model of any size may grow by default. Large models may grow by more."""
 
 
 class OptionArguments(TypedDict, total=False):
@@ -38,9 +38,10 @@ class OptionArguments(TypedDict, total=False):
         fold_quantized: Also fold DequantizeLinear of weights.
         max_growth: Bytes by which the model may grow if this removes nodes, such as 64kB; 0 allows
             no growth. By default 64 KiB or 1 % of the model, whichever is larger, and at most
-            16 KiB for each node.
-        memory_limit: Bytes of intermediate results to hold in memory, such as 512MB; the others are
-            written to disk. Also the limit for the evaluation of one node. By default 512 MiB.
+            16 KiB for each removed node.
+        memory_limit: Bytes of results to hold in memory, such as 512MB; further results are written
+            to disk. A node whose evaluation takes more than this limit and more than 16 MiB is not
+            folded. By default 512 MiB.
         keep: Do not fold nodes whose output name matches a glob, or whose op type is given, such as
             Transpose or com.microsoft::Gelu.
         fold: Fold values whose name matches a glob, or that a node of an op type produces,
@@ -61,10 +62,10 @@ class OptionArguments(TypedDict, total=False):
         input_shapes: Fix shapes of inputs, by name or as strings such as x:1,3,224,224; -1 does not
             change a size.
         keep_dims: Keep dimensions dynamic, even if the shape of an input fixes them.
-        value_info: Write the inferred dtypes and shapes of all values. By default, recorded ones
-            are kept only if inference cannot restore them.
-        keep_metadata: Keep the debugging metadata of exporters: stack traces, FX nodes, class
-            names. Metadata of the model and names of modules are always kept.
+        value_info: Write the inferred dtypes and shapes of all values. By default, dtypes and
+            shapes in the model are kept only if inference cannot restore them.
+        keep_metadata: Keep the debugging metadata of exporters, such as stack traces, FX nodes and
+            class names. Metadata of the model and names of modules are always kept.
     """
 
     level: Level
@@ -94,21 +95,22 @@ class SplitArguments(OptionArguments, total=False):
     """The options of splitting a model.
 
     Args:
-        runtime_constants: Inputs that are equal in many runs, by name or glob. If no input matches,
-            weights, by their names in the file or in PyTorch.
-        overridable: Also fold every input that has a default value.
-        fold_at: compile: fold constants now; runtime: let runtime_fold compute them, for a smaller
-            bundle. By default compile.
+        runtime_constants: Inputs that are equal in many runs, by name or glob. A name or glob that
+            matches no input selects weights, by their names in the file or in PyTorch.
+        overridable: Also use every input that has a default value as a runtime constant.
+        fold_at: compile: fold constants and optimize both parts now; runtime: let runtime_fold
+            compute constants, for a smaller bundle. By default compile.
         max_cache: Bytes that cached tensors may take at nominal sizes. By default unlimited.
         nominal: Assumed sizes of symbolic dimensions, by name, for the cut and for timing kernels.
         backend_options: Options for the backend's compiler, such as -O2. They are part of the cache
             key of kernels.
-        target_cpu: CPU level that kernels require: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, native
-            for the level of this CPU, or generic for all CPUs of its architecture. By default
-            native. With several levels, each component has several kernels.
-        compile_seconds: Time limit of one compilation in seconds. By default 120.
-        dump_ir: Folder for both parts as .dot, and for the stages of the compilation of
-            runtime_fold.
+        target_cpu: CPU that kernels are compiled for: a level (x86-64, x86-64-v2, x86-64-v3,
+            x86-64-v4), native for this CPU, or generic for all CPUs of this architecture. By
+            default native. With several CPUs, each component has a kernel for each of them.
+        compile_seconds: Time limit in seconds of each compilation and of each check of a kernel. By
+            default 120.
+        dump_ir: Folder for the graphs of both parts as .dot files, and for the compilation stages
+            of runtime_fold.
     """
 
     runtime_constants: Iterable[str]
@@ -125,15 +127,17 @@ class SplitArguments(OptionArguments, total=False):
 class CheckedOptionArguments(OptionArguments, total=False):
     """The options of an optimization, see `OptionArguments`, and of the check of its result.
 
-    Without a tolerance, the outputs must be equal bit for bit. With inexact rules or wide
-    precision, they must be within 1e-4 relative and 1e-5 absolute.
+    If a tolerance is given, the outputs must be within it. Otherwise, the outputs must be equal bit
+    for bit, except for the tolerances in `onnxfold.tools.comparison.tolerances`. These apply to
+    half precision and, with inexact rules or wide precision, to all floats.
 
     Args:
-        check: Number of random inputs on which to compare before the result is written. Only the
-            comparison node by node decides; the difference in onnxruntime's default session is
-            also printed. Any other option of the check enables the check, too.
-        feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
-            arrays by name.
+        check: Number of random inputs on which the result is compared with the model before it is
+            written. The outputs must be equal or within the tolerance node by node. The result must
+            run in onnxruntime's default session if the model does; differences in this session are
+            only reported. Any other option of the check, and custom_ops, also enables the check.
+        feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., a
+            folder of such folders, or arrays by name.
         check_dims: Sizes of dynamic dimensions in the comparison, by name.
         rtol: Relative tolerance; setting one tolerance sets the others to 0.
         atol: Absolute tolerance.
@@ -150,7 +154,7 @@ class CheckedOptionArguments(OptionArguments, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """The values of all options, see `CheckedOptionArguments`."""
+    """The parsed values of the options in `CheckedOptionArguments`, with their defaults."""
 
     level: Level = 1
     fold_all: bool = False
@@ -191,7 +195,11 @@ class Options:
         return max(_MIN_GROWTH, size // 100)
 
     def warnings_for(self, model: ir.Model) -> list[str]:
-        """Return a warning for each ``keep`` and ``fold`` without effect or with two meanings."""
+        """Return a warning for each glob of ``keep`` and ``fold`` that is ineffective or ambiguous.
+
+        A glob is ineffective if it matches no value and is no op type of the model. It is ambiguous
+        if it matches a value and is an op type.
+        """
         from onnxfold.ir.graphs import all_graphs, count_nodes
 
         warnings: list[str] = []
@@ -214,15 +222,19 @@ class Options:
         return warnings
 
     def keeps(self, value: ir.Value) -> bool:
-        """Return whether ``keep`` matches a value, so that its node must not be folded."""
+        """Return whether ``keep`` matches a value. The node of such a value must not be folded."""
         return bool(self.keep) and _matches(value, self.keep)
 
     def folds(self, value: ir.Value) -> bool:
-        """Return whether ``fold`` matches a value, so that its size does not matter."""
+        """Return whether ``fold`` matches a value. The size of such a value is not limited."""
         return bool(self.fold) and _matches(value, self.fold)
 
     def rule_sets(self) -> list[RuleSet]:
-        """Return all rule sets: built-in ones, those of other packages, and ``rules``."""
+        """Return all rule sets: of onnxfold, other packages, the target and ``rules``.
+
+        Raises:
+            UsageError: A file or package of rules cannot be loaded.
+        """
         from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
         target_rules = () if self.target is None else self.target.rules
@@ -232,7 +244,7 @@ class Options:
         return sets
 
     def load_ops(self) -> None:
-        """Register the definitions of custom ops."""
+        """Register the definitions of the target's ops and of ``ops``."""
         target_ops = () if self.target is None else self.target.ops
         sources = (*target_ops, *self.ops)
         if not sources:
@@ -244,13 +256,17 @@ class Options:
 
     @property
     def seeds(self) -> int:
-        """Number of runs with random inputs; 0 for no check."""
+        """The number of runs with random inputs; 0 for no check.
+
+        The number is 1 if ``check`` is 0, but another option enables the check. With ``feeds``, the
+        check uses no random inputs.
+        """
         is_implied = self.tolerance or self.feeds is not None or self.check_dims or self.custom_ops
         return self.check or int(bool(is_implied))
 
     @property
     def tolerance(self) -> dict[str, float] | None:
-        """The tolerances as keywords of `onnxfold.compare`, or None if all are None."""
+        """The tolerances that are not None as keywords of `onnxfold.compare`; None without any."""
         options = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
         tolerances = {name: value for name, value in options.items() if value is not None}
         return tolerances or None
@@ -267,7 +283,13 @@ def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
 
 
 def byte_size(size: int | str | None) -> int | None:
-    """Parse a number of bytes such as 4096, "512MB" (decimal units) or "1.5GiB" (binary units)."""
+    """Parse a number of bytes such as 4096, "512MB" (decimal units) or "1.5GiB" (binary units).
+
+    Integers and None are returned unchanged.
+
+    Raises:
+        UsageError: The string is not a size.
+    """
     if not isinstance(size, str):
         return size
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
@@ -278,7 +300,11 @@ def byte_size(size: int | str | None) -> int | None:
 
 
 def named_shape(text: str) -> tuple[str, list[int]]:
-    """Parse the name and shape of an input, such as x:1,3,224,224. -1 does not change a size."""
+    """Parse the name and shape of an input, such as x:1,3,224,224. -1 does not change a size.
+
+    Raises:
+        UsageError: The text does not have this form.
+    """
     name, _, sizes = text.rpartition(":")
     parts = sizes.split(",") if sizes else []
     if not name or not all(part.strip() == "-1" or part.strip().isdecimal() for part in parts):
@@ -296,7 +322,8 @@ def options_of(
         declaration: The type that declares the names.
 
     Raises:
-        UsageError: A name is unknown, or a value is invalid.
+        UsageError: A name is unknown, a size or shape cannot be parsed, the target does not exist,
+            or the level is too low for a target.
     """
     declared = declaration.__annotations__
     for name in arguments:

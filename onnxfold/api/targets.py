@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnxfold.rewrite.rule import RuleSet
 
 ENTRY_POINTS = "onnxfold.targets"
-"""The group of entry points by which packages register targets. Each entry is a `Target`."""
+"""The group of entry points by which packages register targets. Each must refer to a `Target`."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Target:
     Attributes:
         name: The name, as in ``--target NAME`` and in ``@rule(target=NAME)``.
         rules: Python files with rules, or rule sets, that create ops of the runtime.
-        ops: Python files or classes with definitions of its ops.
+        ops: Python files or classes that define ops of the runtime.
     """
 
     name: str
@@ -37,11 +37,14 @@ class Target:
 
 
 ONNXRUNTIME = Target("onnxruntime")
-"""onnxruntime with its ops in com.microsoft. Its rules and ops come with onnxfold."""
+"""onnxruntime, which has additional ops in the domain com.microsoft.
+
+onnxfold contains the rules for this target and the definitions of the ops.
+"""
 
 
 def target_names() -> list[str]:
-    """Return the names of all targets."""
+    """Return the names of all targets: onnxruntime and the targets of installed packages."""
     installed = (entry.name for entry in metadata.entry_points(group=ENTRY_POINTS))
     return [ONNXRUNTIME.name, *installed]
 
@@ -50,7 +53,8 @@ def target_of(target: str | Target) -> Target:
     """Return the target with a name. A `Target` is returned unchanged.
 
     Raises:
-        UsageError: No target has this name, or its package cannot be loaded.
+        UsageError: No target has this name, its package cannot be loaded, or the package's entry
+            point does not refer to a `Target`.
     """
     if isinstance(target, Target):
         return target

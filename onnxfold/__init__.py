@@ -67,7 +67,8 @@ __all__ = [
     "why",
 ]
 
-# The public names are imported at their first use, because importing onnx and NumPy is slow.
+# The public names except errors are imported at their first use, because importing onnx and NumPy
+# is slow.
 _MODULES = {
     "FoldCache": "onnxfold.runtime.sessions.cache",
     "InferenceSession": "onnxfold.runtime.inference_session",

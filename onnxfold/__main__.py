@@ -1,4 +1,4 @@
-"""`python -m onnxfold`: the command line."""
+"""Run the command line with `python -m onnxfold`."""
 
 import sys
 

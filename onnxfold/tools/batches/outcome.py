@@ -39,8 +39,8 @@ class Outcome:
         memory: Predicted peak memory of the worker process in bytes.
         peak: Peak memory of the worker process in bytes, from its start to the end of this
             optimization.
-        seconds: Wall time of the optimization without waiting for memory, or 0 if no result was
-            written by this batch.
+        seconds: Wall time of the optimization in seconds, without waiting for memory. 0 if this
+            batch has not written a result.
         warnings: Warnings of the optimization.
     """
 

@@ -130,8 +130,7 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
     """Return the outcome with the figures of the optimization, or of a plan if target is None.
 
     Raises:
-        isolated.Failure: The process exceeds the time limit or ends. If the process is killed, the
-            model is repeated once before.
+        isolated.Failure: The process exceeds the time limit, ends, or is killed twice.
     """
     request = {"source": source, "target": target, "options": task.options}
     request["spellings"] = dict(task.spellings)

@@ -1,4 +1,7 @@
-"""An analysis of ops whose results are equal in every run and runtime, from onnx's schemas."""
+"""An analysis that finds nodes whose results are equal in every run and in every runtime.
+
+It uses onnx's schemas and the op definitions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """Decide whether nodes of a model may be evaluated. The results for functions are cached."""
+    """The nodes of a model that may be evaluated, because their results are equal in every run.
+
+    The results for functions are cached.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
@@ -27,7 +33,10 @@ class Determinism:
         self._function_reasons: dict[ir.OperatorIdentifier, str | None] = {}
 
     def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        """Return the reason why a node must not be evaluated; None if it may be evaluated."""
+        """Return the reason why a node must not be evaluated; None if it may be evaluated.
+
+        ``opsets`` contains the version of each domain in the scope of the node.
+        """
         if self._functions:
             identifier = node.op_identifier()
             function = self._functions.get(identifier)
@@ -49,7 +58,7 @@ class Determinism:
             model_version = self._imports.get(domain, version)
             model_schema = schema_of(op_type, model_version, domain)
             if model_schema is None or model_schema.since_version != schema.since_version:
-                # ONNX specifies the function's opset; onnxruntime uses the model's
+                # ONNX specifies the opset of the function, but onnxruntime uses that of the model
                 return (
                     f"{op_type} differs between opset {version} of its function and "
                     f"opset {model_version} of the model"
@@ -79,10 +88,12 @@ class Determinism:
 
 @functools.lru_cache(maxsize=4096)
 def is_random(op_type: str, version: int, domain: str) -> bool:
-    """Return whether the result of an op differs between runs.
+    """Return whether the result of an op differs between runs, according to onnx's schema.
 
-    onnx also marks all ops with subgraphs as non-deterministic, and ops whose function body
-    contains such an op. For these, the nodes of the subgraphs or of the body decide.
+    The result is False for an op without a schema. onnx also marks all ops with subgraphs as
+    non-deterministic, and ops whose function body contains such an op. For an op with subgraphs,
+    the result is False: the caller must check the nodes in the subgraphs. For an op with a function
+    body, the ops in the body decide.
     """
     schema = schema_of(op_type, version, domain)
     determinism = getattr(schema, "node_determinism", None)  # missing in onnx's type stubs
@@ -95,7 +106,7 @@ def is_random(op_type: str, version: int, domain: str) -> bool:
 
 
 def draws_numbers(model: ir.Model) -> bool:
-    """Return whether a node of a model may draw random numbers or drop random elements."""
+    """Return whether a node of a model, its subgraphs or functions may have random results."""
     ops = {node.op_identifier()[:2] for graph in all_graphs(model) for node in graph}
     opsets = model.opset_imports
     return any(

@@ -4,7 +4,7 @@ The times measured when a kernel is checked depend on the load of the machine at
 session therefore measures its own folds. Occasionally, the backend that is not preferred runs a few
 consecutive folds as a trial. A trial is due when the run time of the preferred backend since the
 last trial reaches a multiple of the expected time of the trial. This factor grows with each trial
-that confirms the preference.
+that fails or confirms the preference.
 """
 
 from __future__ import annotations
@@ -16,34 +16,37 @@ from typing import NamedTuple
 from onnxfold.support import forks
 
 _TRIAL_RUNS = 3
-"""Number of folds in a trial. In the first one, code and data may not be in the CPU caches yet."""
+"""Number of folds in a trial. In the first fold, code and data may not be in the CPU caches yet."""
 
 _COMPARED_RUNS = 5
 """Maximum number of runs of each backend that are compared at the end of a trial."""
 
 _FIRST_FACTOR = 4.0
-"""Time of the preferred backend before the first trial, relative to the time of the trial."""
+"""Time of the preferred backend before the first trial, relative to the expected trial time."""
 
 _GROWTH = 4.0
-"""Growth of that factor with each trial that confirms the preference.
+"""Number by which that factor is multiplied after a trial that fails or confirms the preference.
 
 A fold of a large model runs several kernels, and their trials are in different folds. With a growth
 of 2, a third of 90 folds had a trial.
 """
 
 _MAX_FACTOR = 1024.0
+"""Maximum of that factor."""
+
+# The following ratios are times of the other backend divided by times of the preferred backend.
 
 _CLEARLY_FASTER = 0.9
-"""Ratio of wall times below which the faster backend is preferred, regardless of its CPU time."""
+"""Ratio of wall times below which the other backend becomes preferred, whatever its CPU time."""
 
 _EQUALLY_FAST = 1.05
-"""Maximum ratio of wall times at which a backend is preferred for its lower CPU time."""
+"""Maximum ratio of wall times at which the other backend may become preferred for its CPU time."""
 
 _LESS_IN_TOTAL = 0.9
-"""Product of the ratios of wall and CPU time below which a backend of equal speed is preferred.
+"""Product of the ratios of wall and CPU time below which the other backend becomes preferred.
 
-If two ratios satisfy these conditions, their reciprocals do not. So the preference does not
-alternate.
+If the ratios of two backends satisfy these conditions, the reciprocal ratios do not. So the
+preference does not alternate.
 """
 
 
@@ -72,22 +75,24 @@ class Stopwatch:
 
 
 class _SizeClass:
-    """The measurements of runs whose values take about the same number of bytes."""
+    """The preference and the measurements for runs whose values take a similar number of bytes."""
 
     def __init__(self, prefers_kernel: bool) -> None:
         self.prefers_kernel = prefers_kernel
         self.recent: dict[bool, deque[Cost]] = {
             is_kernel: deque(maxlen=_COMPARED_RUNS) for is_kernel in (False, True)
         }
-        self.expected: float | None = None  # wall time per byte of the other backend
+        # Wall time of the other backend per byte. None before the first complete trial.
+        self.expected: float | None = None
         self.spent = 0.0  # seconds of the preferred backend since the last trial
         self.factor = _FIRST_FACTOR
-        self.remaining_runs = 0  # of the trial
+        self.remaining_runs = 0  # runs of the current trial that have not started
         self.is_trial = False
-        self.ratios: Cost | None = None  # onnxruntime relative to the kernel, in the last trial
+        # Times of onnxruntime relative to the kernel's. None before the first complete trial.
+        self.ratios: Cost | None = None
 
     def fastest(self, is_kernel: bool) -> Cost:
-        """Return the minima of the recent costs per byte."""
+        """Return the minimum wall time and the minimum CPU time per byte of a backend's runs."""
         costs = self.recent[is_kernel]
         return Cost(min(c.wall for c in costs), min(c.cpu for c in costs))
 
@@ -100,7 +105,8 @@ class Choice:
 
     Args:
         prefers_kernel: The preference before the first trial.
-        ratio: The expected time of the other backend relative to the preferred one.
+        ratio: The expected time of the other backend relative to the preferred one. A ratio below 1
+            counts as 1.
     """
 
     def __init__(self, prefers_kernel: bool, ratio: float = 1.0) -> None:
@@ -113,11 +119,18 @@ class Choice:
 
     @property
     def prefers_kernel(self) -> bool:
-        """Whether the kernel is preferred for the sizes of the last run."""
+        """Whether the kernel is preferred for the size of the last run.
+
+        Before the first run, this is the initial preference.
+        """
         return self._initial_preference if self._last is None else self._last.prefers_kernel
 
     def select(self, nbytes: int) -> bool:
-        """Return whether the kernel runs this time, given the bytes of all values."""
+        """Return whether the kernel is selected for the next run. Start a trial if one is due.
+
+        Args:
+            nbytes: The size in bytes of all values of the run.
+        """
         with self._lock:
             size_class = self._class_of(nbytes)
             if not size_class.is_trial and self._is_due(size_class, nbytes):
@@ -130,14 +143,14 @@ class Choice:
             return size_class.prefers_kernel
 
     def add(self, nbytes: int, is_kernel: bool, cost: Cost, opening: float = 0.0) -> bool:
-        """Record a run; return whether the other backend is preferred from now on.
+        """Record a run, and return whether the run ended a trial that changed the preference.
 
         Args:
-            nbytes: The bytes of all values, as for `select`.
+            nbytes: The size in bytes of all values of the run, as for `select`.
             is_kernel: Whether the kernel ran.
             cost: The wall time and CPU time of the run.
-            opening: Seconds of opening a session before the run. If the run is part of a trial,
-                this time delays the next trials, because the session is closed between trials.
+            opening: Time of opening a session before the run, in seconds. If the run is part of a
+                trial, this time delays later trials, because the session is closed between trials.
         """
         with self._lock:
             size_class = self._class_of(nbytes)
@@ -152,12 +165,15 @@ class Choice:
             return self._end_trial(size_class)
 
     def is_trial(self, nbytes: int) -> bool:
-        """Return whether the other backend has a trial for these sizes."""
+        """Return whether a trial has not ended, for runs of this size in bytes."""
         with self._lock:
             return self._class_of(nbytes).is_trial
 
     def cancel(self, nbytes: int) -> None:
-        """End a trial after the other backend failed, without a change of the preference."""
+        """End the trial for runs of this size because a backend failed. Keep the preference.
+
+        Without a trial, this method has no effect.
+        """
         with self._lock:
             size_class = self._class_of(nbytes)
             if size_class.is_trial:
@@ -168,7 +184,10 @@ class Choice:
 
     @property
     def ratios(self) -> Cost | None:
-        """The times of onnxruntime relative to the kernel's, in the last trial of these sizes."""
+        """The times of onnxruntime divided by those of the kernel, in the last complete trial.
+
+        Only trials for the size of the last run count. The value is None if there was none.
+        """
         return None if self._last is None else self._last.ratios
 
     def _class_of(self, nbytes: int) -> _SizeClass:
@@ -179,7 +198,7 @@ class Choice:
         return self._last
 
     def _is_due(self, size_class: _SizeClass, nbytes: int) -> bool:
-        """Return whether a trial is due."""
+        """Return whether the preferred backend has run long enough to start a trial."""
         if not size_class.recent[size_class.prefers_kernel]:
             return False
         expected = size_class.expected
@@ -189,7 +208,7 @@ class Choice:
         return size_class.spent >= size_class.factor * trial
 
     def _end_trial(self, size_class: _SizeClass) -> bool:
-        """End a trial; return whether the other backend is preferred from now on."""
+        """End a trial, and return whether the preference changed."""
         preferred = size_class.prefers_kernel
         other = not preferred
         old = size_class.fastest(preferred)

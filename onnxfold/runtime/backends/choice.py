@@ -45,6 +45,8 @@ _EQUALLY_FAST = 1.05
 _LESS_IN_TOTAL = 0.9
 """Product of the ratios of wall and CPU time below which the other backend becomes preferred.
 
+This condition applies to ratios of wall times up to `_EQUALLY_FAST`.
+
 If the ratios of two backends satisfy these conditions, the reciprocal ratios do not. So the
 preference does not alternate.
 """
@@ -165,7 +167,7 @@ class Choice:
             return self._end_trial(size_class)
 
     def is_trial(self, nbytes: int) -> bool:
-        """Return whether a trial has not ended, for runs of this size in bytes."""
+        """Return whether a trial is in progress, given the size in bytes of all values of a run."""
         with self._lock:
             return self._class_of(nbytes).is_trial
 

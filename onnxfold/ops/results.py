@@ -1,4 +1,4 @@
-"""The application of an op definition to facts by its NumPy kernel or its shape function."""
+"""Inference of the facts of an op's results by its NumPy kernel or by `Op.shape`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfold.ops.application import Application
 from onnxfold.ops.definition import Op
 from onnxfold.ops.numpy_kernels import NotExact, Postpone, Unfoldable
 
-# Maximum bytes of a result that is computed.
+# Maximum bytes of a computed result. A kernel that would allocate more raises Postpone.
 _MAX_BYTES = 1 << 12
 
 
@@ -22,6 +22,7 @@ def facts_of_results(definition: Op, a: Application) -> Sequence[Fact]:
 
     Raises:
         Undecided: The definition cannot infer the results.
+        ArithmeticError, AttributeError, LookupError, TypeError, ValueError: The node is invalid.
     """
     if any(fact is not None and fact.items is not None for fact in a.inputs):
         computed = _computed(definition, a)
@@ -31,10 +32,14 @@ def facts_of_results(definition: Op, a: Application) -> Sequence[Fact]:
 
 
 def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
-    """Return the results of the op's NumPy kernel if all operands are known and small.
+    """Return the facts of the results that the op's NumPy kernel computes.
 
-    Operands of an op that only moves elements may have expressions as elements. The kernel then
-    moves the indices of the expressions.
+    The elements of all operands must be known. `Op.moved_inputs` may also contain expressions. The
+    kernel then moves indices of these operands' elements instead of the elements.
+
+    Returns:
+        The facts, or None if the op has no kernel, an element of an operand is unknown, the kernel
+        cannot compute the results, or a result is large or has strings.
     """
     kernel = definition.kernel
     if kernel is None:

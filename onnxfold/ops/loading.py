@@ -1,4 +1,4 @@
-"""Loading of the definitions of custom ops from Python files and from other packages."""
+"""Load definitions of custom ops from Python files and from other packages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from onnxfold.support.errors import UsageError
 from onnxfold.support.user_files import run_file
 
 ENTRY_POINTS = "onnxfold.ops"
-"""The group of entry points of other packages. Their modules register definitions on import."""
+"""The group of entry points for modules of other packages that register definitions on import."""
 
 
 def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
-    """Register the definitions of a Python file, or of a class that `onnxfold.ops.op` decorates.
+    """Register the definitions in a Python file, or check that a class is registered.
+
+    Args:
+        source: A Python file, or a subclass of `Op` that the decorator `op` has registered.
 
     Raises:
-        UsageError: The file cannot be loaded, or it defines no op.
+        UsageError: The file cannot be loaded or defines no op, or the class is not registered.
     """
     if not isinstance(source, type):
         status = os.stat(source) if os.path.isfile(source) else None
@@ -30,7 +33,16 @@ def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _load_file(location: str, path: str, modified: int) -> None:
-    """Register the definitions of a file, once for each modification time."""
+    """Run a file that registers definitions. The cache avoids a second run of an unchanged file.
+
+    Args:
+        location: The absolute path, for the cache.
+        path: The path in messages.
+        modified: The time of the last modification in nanoseconds, for the cache.
+
+    Raises:
+        UsageError: The file cannot be loaded, or it defines no op.
+    """
     previous = set(all_definitions())
     run_file(path, "ops")
     if previous.issuperset(all_definitions()):
@@ -39,10 +51,10 @@ def _load_file(location: str, path: str, modified: int) -> None:
 
 @load_missing_definitions
 def load_installed_ops() -> None:
-    """Register the definitions of other packages.
+    """Register the definitions in the entry points of other packages.
 
     Raises:
-        UsageError: The definitions of a package cannot be loaded.
+        UsageError: An entry point cannot be loaded.
     """
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         try:

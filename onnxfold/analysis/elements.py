@@ -14,7 +14,11 @@ _MAX_BLOCK_ELEMENTS = 1 << 18
 
 
 def is_exactly(array: Array, number: float) -> bool:
-    """Return True if all elements equal ``number``; 0.0 and -0.0 differ."""
+    """Return whether all elements equal ``number``; 0.0 and -0.0 differ.
+
+    The result is True for an empty array. It is False for strings and complex numbers, and if
+    either the elements or ``number`` are boolean, but not both.
+    """
     kind = array.dtype.kind
     if isinstance(number, bool) != (kind == "b") or kind in "OSUc":
         return False
@@ -30,7 +34,10 @@ def is_exactly(array: Array, number: float) -> bool:
 
 
 def repeated(array: Array) -> Array:
-    """Return a vector with the element that an array repeats; it is empty if elements differ."""
+    """Return a vector with the element that an array repeats.
+
+    The vector is empty if elements differ, and for empty arrays, NaN, strings and complex numbers.
+    """
     kind = array.dtype.kind
     first: Array = array[(slice(1),) * array.ndim].reshape(-1).copy()
     if first.size == 0 or kind in "OSUc" or first[0] != array[(-1,) * array.ndim]:
@@ -44,6 +51,6 @@ def all_pass(array: Array, test: Callable[[Array], bool]) -> bool:
     """Return whether a test is true for every block of an array; False for an empty array."""
     if array.size == 0:
         return False
-    # an axis with stride 0 repeats the same elements
+    # an axis with stride 0 repeats elements, which need to be tested only once
     array = distinct(np.atleast_1d(array))
     return all(test(array[box]) for box in boxes(array.shape, _MAX_BLOCK_ELEMENTS))

@@ -1,4 +1,4 @@
-"""Remove nodes, inputs, outputs and weights that a failure does not require."""
+"""Remove functions, nodes, inputs, outputs and weights that a failure does not require."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ _LARGE = 1024  # bytes above which a weight becomes an input
 def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candidate:
     """Return the smallest failing model that was found, with its feeds.
 
-    First, functions are inlined and branches replace their If, so that their nodes can be removed.
-    Then slices of the main graph are removed, with half the length in each round. A result that the
-    remaining nodes read becomes an input, or a weight if it is constant, with its value in the run.
-    Finally, single nodes, outputs, subgraphs and weights are removed.
+    First, functions are inlined and each If is replaced by a branch, so that nodes inside can be
+    removed. Then slices of the main graph are removed, and each round halves their length. A
+    removed result that the remaining nodes read becomes a weight if it is constant, and otherwise
+    an input. It has the value that was computed in a run. Finally, the changes of `_smaller` are
+    made until none of them keeps the failure.
 
     Args:
         model: The failing model.
-        feeds: Its feeds, which may be empty.
+        feeds: The feeds of the model, which may be empty.
         fails: Returns whether a candidate shows the failure.
-        values: Runs a model to compute removed results.
+        values: Runs a model to compute the results of removed nodes.
     """
 
     def first_failing(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -69,9 +70,9 @@ def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candi
 
 
 def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
-    """Yield the model with functions inlined, then with a branch instead of each If.
+    """Yield the model with its functions inlined, then each model with a branch instead of an If.
 
-    Only an If of the main graph is replaced.
+    The first is omitted if the model has no functions. Only an If of the main graph is replaced.
     """
     changed = storage.opened(model)
     if InlineFunctions()(changed).modified:
@@ -87,10 +88,10 @@ def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
 
 
 def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidate]:
-    """Yield smaller models.
+    """Yield smaller models and their feeds.
 
-    Each has only one output, one node less, an Identity instead of a node, or an input instead of a
-    large weight.
+    Each model has one of the outputs, one node less, an Identity instead of a node, or an input
+    instead of a large weight of the main graph.
     """
     for output in model.graph.outputs if len(model.graph.outputs) > 1 else ():
         yield _with_outputs(model, [output]), feeds
@@ -126,10 +127,11 @@ def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidat
 def _without_nodes(
     model: ir.Model, feeds: Feeds, nodes: slice, values: Values
 ) -> Iterator[Candidate]:
-    """Yield the model without some nodes of the main graph, if possible.
+    """Yield the model without some nodes of the main graph, and its feeds.
 
-    ``values`` runs the removed nodes to compute the results that other nodes read. The outputs are
-    the remaining outputs of the model, and the results of nodes that have become unused.
+    ``values`` computes the results of removed nodes that other nodes read. The outputs of the
+    smaller model are the remaining outputs, and one result of each node that has become unused.
+    Nothing is yielded if a result cannot be computed or is no tensor, or if no output remains.
     """
     changed = storage.opened(model)
     new_feeds = {**feeds}
@@ -164,7 +166,7 @@ def _without_nodes(
 
 
 def _with_outputs(model: ir.Model, outputs: Iterable[ir.Value]) -> ir.Model:
-    """Return a copy of a model with other values of the main graph as outputs."""
+    """Return a copy of a model whose outputs are the given values of its main graph."""
     changed = storage.opened(model)
     values = ir.convenience.create_value_mapping(changed.graph, include_subgraphs=False)
     changed.graph.outputs[:] = [values[output.name or ""] for output in outputs]
@@ -172,7 +174,11 @@ def _with_outputs(model: ir.Model, outputs: Iterable[ir.Value]) -> ir.Model:
 
 
 def _without_unused(model: ir.Model, feeds: Feeds) -> Candidate:
-    """Remove dead code, unused inputs and unused weights from a model, and their feeds."""
+    """Remove dead code and unused inputs, weights and functions from a model, in place.
+
+    Returns:
+        The model, and the feeds of the remaining inputs.
+    """
     graph = model.graph
     remove_unused(graph)
     graph.inputs[:] = [value for value in graph.inputs if is_used(value)]

@@ -34,10 +34,11 @@ from onnxfold.tools.reduction.shrinking import shrink
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Seconds between the request to end a process and killing it, short because its files are unused.
+# Seconds between the request to end a process and killing the process. This time is short, because
+# files that the process has not completed are not used.
 _GRACE = 0.2
-# Options that name inputs and dimensions, which a smaller model may not have. They are applied
-# before the reduction.
+# Options that depend on the inputs and dimensions of the original model. They are applied before
+# the reduction, because a smaller model may have other inputs.
 _APPLIED = ("dims", "input_shapes", "keep_dims", "feeds", "check", "check_dims")
 
 
@@ -47,11 +48,11 @@ class Reduction(Printable):
 
     Attributes:
         failure: The failure of the original and the smaller model.
-        before: Numbers of nodes, inputs and bytes of weights of the original.
-        after: Numbers of nodes, inputs and bytes of weights of the smaller model.
-        runs: Number of candidates that were tried.
-        feeds: The path of inputs (.npz) on which the smaller model fails, or None if it fails on
-            random inputs.
+        before: Numbers of nodes and inputs of the original's main graph, and of bytes of weights.
+        after: The same numbers of the smaller model.
+        runs: Number of tests of the original and of candidates.
+        feeds: The path of inputs (.npz) on which the smaller model fails. None if the smaller model
+            fails on random inputs or has no inputs, or if the failure is that of a command.
     """
 
     failure: str
@@ -72,8 +73,13 @@ class _Failure(NamedTuple):
     """A failure of a model."""
 
     key: str
-    """Identifies the failure: the text without names and numbers, which depend on the model."""
+    """Identifies the failure in other models: the class of the error and its message.
+
+    The message is without names and numbers, which depend on the model. For a failed check, the key
+    is only the class.
+    """
     text: str
+    """The failure, for the user."""
 
 
 @checked
@@ -88,19 +94,22 @@ def reduce(
 ) -> Reduction:
     """Write a smaller model that shows the same failure, for a bug report.
 
-    Without a command, the model runs in a default session of onnxruntime, is optimized, and is
-    compared with the result. The failure is an error, a difference outside of the tolerance, a
-    crash or a timeout. Each candidate runs in another process. The model is held in memory.
+    Without a command, the model runs on onnxruntime node by node and in a default session, is
+    optimized, and is compared with the result. The failure is an error, a difference outside of the
+    tolerance, a crash or a timeout. Each candidate runs in another process. The model is held in
+    memory.
 
     Args:
         source: The path of the model.
-        destination: The path of the smaller model. It is replaced whenever a smaller model is
-            found. If the model fails only on certain inputs, they are written to a file of this
-            name with ``.npz`` appended.
-        command: A program and its arguments, which shows the failure by its exit code. ``{}`` is
-            replaced by the path of the candidate. Without ``{}``, the path is the last argument.
-        timeout: Seconds of wall time after which a run counts as a timeout.
-        progress: Called with a stage, the number of removed nodes and the nodes of the original.
+        destination: The path of the smaller model. The file is replaced whenever a smaller model is
+            found. If there is no command and the smaller model fails only on certain inputs, the
+            inputs are written to a file of this name with ``.npz`` appended.
+        command: A program and its arguments. The program fails if its exit code is not 0, or if it
+            exceeds ``timeout``. In each argument, ``{}`` is replaced by the path of the candidate.
+            Without ``{}``, the path is the last argument.
+        timeout: Seconds of wall time after which a run fails.
+        progress: Called with the stage "reduce", the number of removed nodes and the number of
+            nodes of the original.
         options: Options of the optimization and its check, see
             `onnxfold.api.options.CheckedOptionArguments`. ``rules`` must be paths.
 
@@ -110,6 +119,7 @@ def reduce(
     Raises:
         UsageError: The model does not fail, or an argument is invalid.
         ModelError: The model cannot be read.
+        OnnxFoldError: The smaller model cannot be written.
     """
     parsed = options_of(options)
     parsed.rule_sets()  # raise the errors of rules here, because they are not failures of the model
@@ -171,23 +181,30 @@ class _Runs:
     """Runs of models in another process."""
 
     path: str
-    """The file to which a model is written."""
+    """The file to which each model is written."""
     command: list[str]
     """The command that runs on the file, or an empty list to optimize the model."""
     timeout: float
     options: dict[str, Any]
     count: int = 0
-    """Number of candidates so far."""
+    """Number of calls of `all`."""
 
     def all(self, model: ir.Model, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
-        """Run a model node by node, and run the command on it or optimize it.
+        """Test whether a model fails.
+
+        Without a command, see `attempt`. With a command, the model also runs node by node for its
+        outputs, but only the command can fail.
 
         Args:
             model: The model.
-            feeds: Its feeds, or None for random feeds.
+            feeds: The feeds of the model. None to optimize it with a check on random feeds and not
+                run it before.
 
         Returns:
-            The outputs, and the failure or None.
+            The outputs by name, which are empty if they were not computed, and the failure or None.
+
+        Raises:
+            UsageError: The command or the other process cannot be run.
         """
         self.count += 1
         outputs, failure = self.node_by_node(model, feeds, optimizes=not self.command)
@@ -207,7 +224,16 @@ class _Runs:
     def node_by_node(
         self, model: ir.Model, feeds: Feeds | None, optimizes: bool = False
     ) -> tuple[Feeds, _Failure | None]:
-        """Return the outputs of a model, and the failure or None, see `attempt`."""
+        """Run `attempt` in another process, and return its outputs and its failure or None.
+
+        Args:
+            model: The model.
+            feeds: The feeds of the model, or None.
+            optimizes: Whether to optimize the model, too.
+
+        Raises:
+            UsageError: The process cannot be run.
+        """
         request = self.path, feeds, self.options, optimizes, spellings()
         try:
             storage.save(model, self.path, fsync=False)
@@ -242,7 +268,10 @@ class _Runs:
 
 
 def _feeds_of(subject: Subject, options: Options, runs: _Runs) -> Iterator[Feeds]:
-    """Yield the user's feeds, or random feeds on which the model runs if possible."""
+    """Yield the user's feeds, or random feeds for each seed.
+
+    If the trials find no random feeds on which the model runs, other random feeds are yielded.
+    """
     if options.feeds is not None:
         yield from user_feeds(options.feeds, subject.inputs, subject.overridable).values()
         return
@@ -250,7 +279,7 @@ def _feeds_of(subject: Subject, options: Options, runs: _Runs) -> Iterator[Feeds
     def run(feeds: Feeds) -> None:
         _, failure = runs.node_by_node(subject.model, feeds)
         if failure is not None and failure.key.startswith("CannotRun "):
-            raise CannotRun(failure.text)  # other failures do not depend on the inputs
+            raise CannotRun(failure.text)  # other failures are independent of the inputs
 
     trials = Trials(subject.model, subject.inputs, options.check_dims)
     for seed in range(max(1, options.seeds)):
@@ -262,21 +291,26 @@ def _feeds_of(subject: Subject, options: Options, runs: _Runs) -> Iterator[Feeds
 
 
 def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Import the modules that a run requires."""
+    """Import the modules that `attempt` requires. The arguments are not used."""
     for module in ("onnxruntime", "onnxfold.passes.simplify"):
         importlib.import_module(module)
     return None, []
 
 
 def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Run a model node by node and in a default session, optimize it, and compare the results.
+    """Run a model node by node. If requested, run it in a default session and optimize it, too.
+
+    Without feeds, the model is only optimized. The outputs of the optimized model are compared with
+    those of the model.
 
     Args:
         request: Not used.
-        arrays: The pickled arguments of `_Runs.node_by_node`, as an array of bytes.
+        arrays: An array of bytes: the path, the feeds or None, the options, whether to optimize the
+            model, and the spellings of options, all pickled.
 
     Returns:
-        The pickled outputs, and the class and message of the error or "".
+        None, and an array of bytes: the outputs by name, the class of the error and its message,
+        all pickled. Without an error, both texts are "".
     """
     path, feeds, options, optimizes, option_spellings = pickle.loads(arrays[0].tobytes())
     target = f"{tempfile.gettempdir()}/optimized.onnx"

@@ -32,9 +32,10 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """The analyses of one model, each computed at its first use.
+    """The analyses of one model: scopes, determinism, constness, types and broadcasts.
 
-    Only this class creates analyses. Those for passes require sorted nodes; see `facts_of`.
+    Only this class creates these analyses. Constness, types and broadcasts are created at their
+    first use. Types and broadcasts require sorted nodes; see `put_in_order`.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class ModelFacts:
 
         Args:
             model: The model.
-            evaluator: Computes small constants; None for a separate one.
-            runtime_constants: Inputs of the model; None for those that its metadata record.
+            evaluator: The evaluator that computes small constants; None for a new one.
+            runtime_constants: The inputs that are runtime constants; None for the inputs that are
+                recorded in the metadata of the model.
         """
         self.scopes = Scopes(model)
         self.determinism = Determinism(model)
@@ -63,7 +65,8 @@ class ModelFacts:
     def rename_shadowing(self) -> None:
         """Rename values of subgraphs that shadow outer values.
 
-        A subgraph cannot read an outer value with the name of one of its own values.
+        A subgraph cannot read an outer value with the name of one of its own values. Subgraphs of
+        ops outside the ONNX domain are not changed.
         """
         if not self.scopes.parents:
             return
@@ -80,12 +83,12 @@ class ModelFacts:
 
     @cached_property
     def names(self) -> Names:
-        """The names in use, including those of removed values."""
+        """The names that are in use in all graphs, including names of removed values."""
         return Names(self.scopes.graphs())
 
     @property
     def types(self) -> SymbolicAnalysis:
-        """Dtypes, shapes and small values, updated after the last changes."""
+        """The dtypes, shapes and small values, updated if `note_change` was called."""
         if self._types is None:
             self._types = self.new_types()
         elif self._has_old_types:
@@ -96,7 +99,8 @@ class ModelFacts:
     def new_types(self) -> SymbolicAnalysis:
         """Return a separate analysis of types, for inputs whose facts the caller sets.
 
-        It shares scopes and constants with this object. `note_change` does not affect it.
+        The analysis uses the same scopes and constness as this object. `note_change` does not
+        update the facts of the analysis.
         """
         return SymbolicAnalysis(self.scopes, self.constness)
 
@@ -105,7 +109,11 @@ class ModelFacts:
         return BroadcastAnalysis(self.scopes, self.determinism, self.constness, self.types)
 
     def level_of(self, node: ir.Node) -> Constness:
-        """Return the minimum constness of a node's results in a model that does not change."""
+        """Return the minimum constness of a node's results.
+
+        The level is `Constness.BROADCAST` if they are constant only up to a broadcast. The model
+        must not change between calls, because the broadcasts are not updated.
+        """
         level = self.constness.of_node(node)
         if level is Constness.VARIABLE and node in self._broadcasts.nodes:
             return Constness.BROADCAST
@@ -120,7 +128,10 @@ class ModelFacts:
         return broadcasts
 
     def note_change(self) -> None:
-        """Update the facts at their next use; to be called after a pass changed the model."""
+        """Update the scopes, and update the types at their next use.
+
+        The caller must do this after a pass changed the model.
+        """
         self.scopes.refresh()
         self._has_old_types = True
 
@@ -133,16 +144,19 @@ class ModelFacts:
         return ConstnessAnalysis(self.scopes, self.determinism, inputs, self._evaluator)
 
     def opset(self, node: ir.Node) -> int:
-        """Return the version of the node's domain; 0 if it is not imported."""
+        """Return the version of the node's domain.
+
+        The result is 0 if the domain is not imported, or the node is not in the model.
+        """
         scope = self.scopes.find(node.graph)
         return 0 if scope is None else scope.opsets.get(node.domain, 0)
 
     def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
-        """Return the schema of the node's op."""
+        """Return the schema of the node's op at its opset; None if onnx has no such schema."""
         return schema_of(node.op_type, self.opset(node) or 1, node.domain)
 
     def is_op(self, node: ir.Node, domain: str) -> bool:
-        """Return True for an op of the domain, and False for a function with the name of an op."""
+        """Return whether a node is an op of the domain, and not a call of a function."""
         if node.domain != domain or node.overload:
             return False
         return not self.functions or node.op_identifier() not in self.functions
@@ -157,7 +171,11 @@ class ModelFacts:
         return self.default(node, name) if attr is None else _python_value(attr)
 
     def default(self, node: ir.Node, name: str) -> Any:
-        """Return the default value of an attribute; None if it has no default."""
+        """Return the default value of an attribute; None if it has no default.
+
+        The default is in the schema, or ONNX defines it outside of the schema
+        (`Op.implied_default`).
+        """
         value = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
         if value is None and not node.domain:
             types = self.types
@@ -165,7 +183,7 @@ class ModelFacts:
         return value
 
     def has_only_defaults(self, node: ir.Node, ignored: Container[str]) -> bool:
-        """Return True if every attribute of the node not in ``ignored`` has its default value."""
+        """Return whether each attribute of the node that is not ignored has its default value."""
         for name, attribute in node.attributes.data.items():
             if name in ignored:
                 continue
@@ -180,7 +198,10 @@ class ModelFacts:
         return array is not None and array.size == 1 and is_exactly(array, number)
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
-        """Return True for identical values, or two small constants with the same bits."""
+        """Return whether two values are identical, or small constants with equal bits.
+
+        Constants with different dtypes or shapes are not the same.
+        """
         if one is other:
             return True
         left = self.constness.array(one)
@@ -193,12 +214,13 @@ class ModelFacts:
 
 
 def facts_of(model: ir.Model) -> ModelFacts:
-    """Return the facts of a model, after sorting its nodes.
+    """Return the facts of a model.
 
-    In the context of :func:`shared_facts`, every call returns the same object.
+    In the context of :func:`shared_facts`, every call returns the shared facts. Otherwise, a call
+    sorts the nodes (`put_in_order`), renames shadowing values, and creates new facts.
     """
     shared: ModelFacts | None = model.meta.get(_KEY)
-    if shared is None or shared.model is not model:  # a clone has the metadata of its original
+    if shared is None or shared.model is not model:  # a clone has the ``meta`` of its original
         put_in_order(model)
         facts = ModelFacts(model)
         facts.rename_shadowing()
@@ -217,8 +239,9 @@ def put_in_order(model: ir.Model) -> None:
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
     """Share the facts of a model among all passes in the context.
 
-    The caller has sorted the nodes with `put_in_order`, and calls ``note_change`` after each pass
-    that changed the model. All passes change the model by functions of `onnxfold.ir.editing`.
+    The caller must sort the nodes with `put_in_order` before, and call `ModelFacts.note_change`
+    after each pass that changed the model. Passes must change the model with functions of
+    `onnxfold.ir.editing`.
     """
     facts = ModelFacts(model, evaluator)
     facts.rename_shadowing()

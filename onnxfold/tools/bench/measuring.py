@@ -37,7 +37,7 @@ Runner = Callable[[], Any]
 _OPENING_TIMEOUT = 1800  # seconds for creating a session
 _TRIALS = 3  # runs that determine the number of repetitions in a measurement
 _MIN_SECONDS = 0.01  # of a measurement; shorter runs are repeated
-_CLOCK_SECONDS = 1e-6  # minimum time of a run, so that the number of repetitions is limited
+_CLOCK_SECONDS = 1e-6  # assumed minimum time of a run, which limits the number of repetitions
 
 
 @dataclass(frozen=True)
@@ -61,21 +61,32 @@ def quartiles(measured: Sequence[float]) -> tuple[float, float]:
 
 
 def exceeds_spread(ratio: float, quartiles: tuple[float, float]) -> bool:
-    """Return whether the distance of a median from 1 exceeds the interquartile range."""
+    """Return whether the distance of a median ratio from 1 exceeds the interquartile range."""
     low, high = quartiles
     return abs(ratio - 1) > high - low
 
 
 @dataclass(frozen=True)
 class Benched:
-    """A model for onnxruntime, or a bundle or model with ``arguments`` of `onnxfold.Session`."""
+    """A model or bundle to measure.
+
+    Attributes:
+        path: The path of the model or bundle.
+        arguments: Arguments of `onnxfold.Session`, which opens the model or bundle. None for a
+            session of onnxruntime.
+        custom_ops: Paths of shared libraries with custom ops.
+    """
 
     path: str
     arguments: dict[str, Any] | None = None
     custom_ops: Sequence[str] = ()
 
     def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-        """Open a session.
+        """Open a session of onnxruntime, or an `onnxfold.Session` if there are arguments for it.
+
+        Args:
+            options: The session options, to which the libraries of custom ops are added.
+            providers: Execution providers of onnxruntime.
 
         Raises:
             OnnxFoldError: The model, the bundle or a library is invalid.
@@ -114,8 +125,11 @@ class Opening:
 def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
     """Return the number of nodes of each op after all optimizations of onnxruntime.
 
-    Nodes of subgraphs are included, Constant nodes are not. The name of an op of another domain
-    begins with the domain, as in ``com.microsoft::Gelu``.
+    The most frequent ops are first. Nodes of subgraphs are included, Constant nodes are not. The
+    name of an op outside of ONNX's domain begins with the domain, as in ``com.microsoft::Gelu``.
+
+    Raises:
+        OnnxFoldError: The model, the bundle or a library is invalid.
     """
     with files.scratch_folder("bench") as folder:
         path = f"{folder}/optimized.onnx"
@@ -129,10 +143,17 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
-    """Measure the creation of a session for each model, interleaved.
+    """Measure the creation of sessions for several models in interleaved rounds.
+
+    Each session is created in a new process.
+
+    Args:
+        models: The models and bundles.
+        providers: Execution providers of onnxruntime.
+        rounds: The number of sessions of each model.
 
     Raises:
-        ModelError: onnxruntime cannot load a model, or its process ends.
+        ModelError: A session cannot be created, or its process ends or exceeds the time limit.
     """
     measured: list[list[dict[str, float]]] = [[] for _ in models]
     for round_index in range(rounds):
@@ -163,7 +184,11 @@ def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, float
         arrays: Not used.
 
     Returns:
-        Seconds of "cpu" and "wall" time, and "bytes" by which the memory grew up to its peak.
+        Seconds of "cpu" and "wall" time, and "bytes" by which the memory grew up to its peak. The
+        second element is empty.
+
+    Raises:
+        OnnxFoldError: The model, the bundle or a library is invalid.
     """
     options = session_options(threads=1)
     providers = request.pop("providers")
@@ -195,10 +220,11 @@ class RunTime:
 def interleaved(
     runs: Sequence[Runner], rounds: int, has_next: Callable[[int], bool] = lambda index: True
 ) -> list[list[RunTime]]:
-    """Measure several functions in interleaved rounds, after some runs that are not measured.
+    """Measure several functions in interleaved rounds, after trial runs that are not measured.
 
     The order in a round is random. Every other round has the reverse order of the round before, so
-    that no function follows itself more often than the others.
+    that no function follows itself more often than the others. A short function runs several times
+    in a round.
 
     Args:
         runs: The functions.
@@ -206,7 +232,7 @@ def interleaved(
         has_next: Called with the index of a round. The measurement ends if it returns False.
 
     Returns:
-        The time of a run in each round, for each function.
+        For each function, the mean time of a run in each round.
     """
     measured: list[list[RunTime]] = [[] for _ in runs]
     repetitions = []
@@ -234,7 +260,7 @@ def interleaved(
 
 @dataclass(frozen=True)
 class OpTime:
-    """Medians over runs: the calls of an op's kernels in a run, and the seconds of all calls."""
+    """The calls of an op in a run and their total time in seconds, as medians over several runs."""
 
     op: str
     calls: float

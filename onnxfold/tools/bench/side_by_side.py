@@ -1,4 +1,4 @@
-"""Compare models and bundles on onnxruntime with its default optimizations."""
+"""Measure models and bundles side by side on onnxruntime with its default optimizations."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ from onnxfold.tools.comparison.runners import CannotRun, Subject
 from onnxfold.tools.comparison.trials import Trials
 
 ALL_THREADS = 0
-_USUAL_SIZE = 16  # of a dynamic dimension other than a batch
-_MAX_OPENINGS = 5
-_MAX_PROFILED = 10  # runs
+_USUAL_SIZE = 16  # of a dynamic dimension other than a batch, in the first random inputs
+_MAX_OPENINGS = 5  # measured session creations for each model
+_MAX_PROFILED = 10  # profiled runs of each model
 _MIN_ROUNDS = 5  # for meaningful quartiles
 
 
@@ -65,11 +65,11 @@ class FoldBench:
     """The cost of folding the runtime constants of a bundle or a split model.
 
     Attributes:
-        seconds: Wall time of folding.
-        nbytes: Bytes of the folded tensors.
+        seconds: Wall time of all folds of the session in seconds.
+        nbytes: Bytes of the folded tensors in the cache.
         break_even_runs: Number of runs after which folding has saved time, or None if runs are not
-            faster.
-        placements: The backends of the components.
+            faster than those of the first model.
+        placements: The backend of each component of runtime_fold.
     """
 
     seconds: float
@@ -83,22 +83,22 @@ class ModelBench:
     """The figures of one model.
 
     Attributes:
-        model: The path of the model or bundle.
-        ops: Number of nodes after onnxruntime's optimizations, by op. For a bundle, those of entry.
+        model: The path of the model or bundle, followed by " split" for a split model.
+        ops: Number of nodes after onnxruntime's optimizations, by op. For a bundle or a split
+            model, the nodes of entry.
         opening: The time and memory for creating a session.
         runs: Seconds of wall time of a run, by number of threads. 0 means all threads.
-        cpu: Seconds of CPU time of all threads, by number of threads. Other processes disturb CPU
-            time less than wall time.
-        speedup: Speed relative to the first model, by number of threads: the median over
-            neighbouring runs. It is computed from CPU time for one thread on the CPU provider, and
+        cpu: Seconds of CPU time of a run in all threads, by number of threads. Other processes
+            disturb CPU time less than wall time.
+        speedup: Speed relative to the first model, by number of threads: the median over all
+            rounds. Speeds are computed from CPU time for one thread on the CPU provider, and
             otherwise from wall time.
-        quartiles: First and third quartile of the speedups of neighbouring runs, by number of
-            threads.
-        max_difference: Largest absolute difference of the outputs, or infinity if they cannot be
-            compared.
-        profile: Time by op in a run with the first number of threads.
+        quartiles: First and third quartile of the speedups in all rounds, by number of threads.
+        max_difference: Largest absolute difference between the outputs and those of the first
+            model, or infinity if an output cannot be compared.
+        profile: Calls and time of each op in a run with the first number of threads.
         within: Whether the outputs are within the tolerance, or None without a tolerance.
-        folding: The cost of folding, or None for a model that is not split.
+        folding: The cost of folding, or None for a model that is neither a bundle nor split.
     """
 
     model: str
@@ -122,7 +122,10 @@ class ModelBench:
 
     @property
     def fused(self) -> dict[str, int]:
-        """The number of nodes with onnxruntime's fused ops, which are in other domains, by op."""
+        """The number of nodes by op, only for ops outside of ONNX's domains.
+
+        onnxruntime's fused ops are outside of ONNX's domains.
+        """
         return {op: n for op, n in self.ops.items() if "::" in op and not op.startswith("ai.onnx")}
 
 
@@ -132,8 +135,8 @@ class Benchmark(Printable):
 
     Attributes:
         models: The figures of each model.
-        sizes: Sizes of dynamic dimensions, by name.
-        rounds: Number of interleaved runs of each model.
+        sizes: Sizes of the dynamic dimensions of random inputs, by name. Empty with other feeds.
+        rounds: Number of interleaved rounds for each number of threads.
         providers: The execution providers.
     """
 
@@ -143,7 +146,10 @@ class Benchmark(Printable):
     providers: list[str]
 
     def is_significant(self, model: ModelBench, threads: int) -> bool:
-        """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
+        """Return whether the speedup of a model differs from 1 by more than its spread.
+
+        The result is False if the benchmark has fewer than five rounds.
+        """
         has_enough_rounds = self.rounds >= _MIN_ROUNDS
         return has_enough_rounds and exceeds_spread(
             model.speedup[threads], model.quartiles[threads]
@@ -180,18 +186,20 @@ def bench_models(
     Args:
         models: Paths of models and bundles. The first one must be a model, with which the others
             are compared.
-        feeds: Inputs to use instead of random ones, see `onnxfold.compare`.
+        feeds: Inputs to use instead of random ones, see `onnxfold.compare`. Of several data sets,
+            the first one is used.
         dims: Sizes of dynamic dimensions, by name.
         rtol: Relative tolerance of the outputs, or None.
         atol: Absolute tolerance of the outputs, or None.
         ulp: Tolerance of the outputs in units in the last place, or None.
-        threads: Numbers of threads to measure. 0 means all threads.
+        threads: Numbers of threads to measure. 0 means all threads. The outputs are compared, and
+            the ops profiled, with the first number.
         providers: Execution providers of onnxruntime, by default the CPU provider.
         custom_ops: Shared libraries with custom ops of the models.
-        rounds: Number of interleaved runs.
+        rounds: Number of interleaved rounds for each number of threads.
         seed: Seed of random inputs.
-        backend: The backend of bundles, see `onnxfold.Session`.
-        specialize: Whether bundles are specialized, see `onnxfold.Session`.
+        backend: The backend of bundles and of the split model, see `onnxfold.Session`.
+        specialize: Whether bundles and the split model are specialized, see `onnxfold.Session`.
         splitting: Arguments of `split` for a single model, which is measured unsplit and split.
 
     Returns:
@@ -272,7 +280,11 @@ def timed_runs(
         measuring: Further arguments of `interleaved`.
 
     Returns:
-        The seconds of each round, by session, and the sizes of all dynamic dimensions.
+        For each session, the seconds of a run in each round: CPU time with one thread, otherwise
+        wall time. Also the sizes of all dynamic dimensions, by name.
+
+    Raises:
+        UsageError: A name of a dimension is unknown, or the first session fails on all inputs.
     """
     path = os.fspath(first)
     with about(path):
@@ -299,7 +311,12 @@ def _benched(
     splitting: SplitArguments | None,
     custom_ops: tuple[str, ...],
 ) -> list[Benched]:
-    """Return the models and bundles, and a split model if there are arguments for splitting."""
+    """Return the models and bundles, and a split model if there are arguments for splitting.
+
+    Raises:
+        OnnxFoldError: A file is missing, a bundle is invalid or is the first model, or there are
+            several models and arguments for splitting.
+    """
     paths = [os.fspath(model) for model in models]
     benched = [Benched(path, arguments if is_bundle(path) else None, custom_ops) for path in paths]
     for each in benched:  # report missing files before the first measurement
@@ -318,7 +335,7 @@ def _benched(
 
 
 def _folding(session: Any, saved: float) -> FoldBench | None:
-    """Return the cost of folding of a session that has run.
+    """Return the cost of folding of a session that has run, or None for onnxruntime's sessions.
 
     Args:
         session: The session.
@@ -335,7 +352,20 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
 def _feeds(
     first: Subject, feeds: UserFeeds | None, dims: Mapping[str, int], seed: int, session: Any
 ) -> tuple[Feeds, dict[str, int]]:
-    """Return the inputs by name, and the sizes of dynamic dimensions of random inputs."""
+    """Return the inputs by name, and the sizes of all dynamic dimensions by name.
+
+    The sizes are empty if the inputs are those of the user.
+
+    Args:
+        first: The first model.
+        feeds: The user's inputs, of which the first data set is used. None for random inputs.
+        dims: Sizes of dynamic dimensions of random inputs, by name.
+        seed: The seed of random inputs.
+        session: A session of the first model. Random inputs are tried until a run succeeds.
+
+    Raises:
+        UsageError: The user's inputs or a name in ``dims`` are invalid, or no run succeeds.
+    """
     names = symbols_of(first.inputs)
     check_names(dims, first.inputs)
     if feeds is not None:
@@ -353,7 +383,10 @@ def _feeds(
 
 
 def _run_of(session: Any, inputs: Feeds) -> Runner:
-    """Return a function that runs a session on its feeds, which are converted once if possible."""
+    """Return a function that runs a session on those inputs that the session has.
+
+    If all feeds and outputs are tensors of numbers, the feeds are converted only once.
+    """
     declared = (*session.get_inputs(), *session.get_overridable_initializers())
     names = {value.name for value in declared}
     feeds = {name: feed for name, feed in inputs.items() if name in names}
@@ -367,7 +400,16 @@ def _run_of(session: Any, inputs: Feeds) -> Runner:
 
 
 def _outputs(session: Any, run: Runner, inputs: Feeds) -> dict[str, Any]:
-    """Return the outputs of the first run."""
+    """Return the outputs of a run as arrays where possible, by name.
+
+    Args:
+        session: The session.
+        run: The function that runs the session.
+        inputs: The inputs of the first model.
+
+    Raises:
+        UsageError: The first model lacks an input of the session, or the run fails.
+    """
     for value in session.get_inputs():
         if value.name not in inputs:
             raise UsageError(f"the first model has no input {value.name!r}")
@@ -383,9 +425,10 @@ def _outputs(session: Any, run: Runner, inputs: Feeds) -> dict[str, Any]:
 def _profile(
     benched: Benched, providers: Sequence[str], threads: int, inputs: Feeds, rounds: int
 ) -> list[OpTime]:
-    """Return the calls and the time of ops, the slowest first.
+    """Return the calls and the time of each op, the slowest op first.
 
-    The figures are medians over up to ``rounds`` runs, after a run that is not counted.
+    The figures are medians over several runs, after a run that is not counted. The number of runs
+    is ``rounds``, but at most `_MAX_PROFILED`.
     """
     rounds = min(rounds, _MAX_PROFILED)
     with files.scratch_folder("bench") as folder:
@@ -399,7 +442,7 @@ def _profile(
         with open(session.end_profiling(), encoding="utf-8") as file:
             events = json.load(file)
     ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "model_run")
-    seconds: dict[str, list[list[float]]] = {}  # of the calls in each run, by op
+    seconds: dict[str, list[list[float]]] = {}  # of each call, by op and run
     for event in events:
         if event["name"].endswith("_kernel_time"):
             run_index = bisect.bisect(ends, event["ts"]) - 1

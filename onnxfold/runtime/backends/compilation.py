@@ -1,7 +1,8 @@
-"""Compile runtime_fold ahead of time, component by component, and check each kernel once.
+"""Compile the components of runtime_fold ahead of time, check the kernels, and cache them.
 
-Checked kernels are stored in the user's cache folder, for all bundles. A cached kernel is a folder
-with all its files. It is created atomically, and it may be removed at any moment.
+The cache is a folder of the user, which all bundles share. A cached kernel is a folder that
+contains the files of the kernel and its description. The folder is created atomically, and it may
+be removed at any moment. `dump_stages` writes the stages of compilations for users.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from onnxfold.tools.dump import dot_of
 logger = logging.getLogger("onnxfold")
 
 _DESCRIPTION = "kernel.json"
-"""The file of a cached kernel that contains its fields."""
+"""Name of the file in a cached kernel's folder that contains the fields of its `Kernel`."""
 
 
 def compile_kernels(
@@ -65,24 +66,25 @@ def compile_kernels(
     nominal: Mapping[str, int],
     progress: Progress | None = None,
 ) -> list[Kernel]:
-    """Compile the components of runtime_fold, and check and time the kernels at nominal sizes.
+    """Compile the components of runtime_fold, check the kernels, and time them at nominal sizes.
 
     The files of the kernels are written below the folder of the bundle. Components that differ only
-    in names and weights share their kernels.
+    in names and weights share their kernels. Kernels in the user's cache are not compiled again.
 
     Args:
         bundle: The split model.
-        backend: The name of the backend. "auto" selects the first backend whose compiler is
-            installed, and only compiles components that a kernel is likely to speed up.
+        backend: The name of the backend. "auto" selects the first built-in backend whose compiler
+            is installed, and only compiles components that a kernel is likely to speed up.
         options: Options of the compiler.
-        target_cpu: The target CPUs. A component has one kernel for each of them.
-        seconds: The time limit of each compilation and of each check.
-        nominal: The sizes of symbolic dimensions.
+        target_cpu: The target CPUs. None selects the default of the backend.
+        seconds: The time limit of each compilation and of each check, in seconds.
+        nominal: Nominal sizes of symbolic dimensions by name.
         progress: Called with "compile" or "time", and the numbers of completed and of all kernels.
 
     Returns:
-        The kernels of each component. A component without a kernel has one `Kernel` with the
-        reason. The list is empty if "auto" finds no compiler.
+        One `Kernel` of each component for each target. If the compilation or the check fails, the
+        `Kernel` has a reason and no files. A component that is not passed to a compiler has one
+        such `Kernel` for all targets. The list is empty if "auto" finds no compiler.
     """
     components, nominal = bundle.manifest.components, {**bundle.manifest.ranks, **nominal}
     name = first_installed() if backend == "auto" else backend
@@ -106,14 +108,14 @@ def compile_kernels(
     jobs = [(part, compiler) for part in distinct.values() for compiler in compilers]
     folder = bundle.folder
     report = progress or (lambda stage, done, total: None)
-    # the processes of the compilers end with this block, even if it raises an exception
+    # the processes of the compilers end with this block, even after an exception
     with isolated.workers(max(1, min(processors(), len(jobs)))) as executor:
         futures = [executor.submit(_compile, *job, folder, seconds) for job in jobs]
         report("compile", 0, len(jobs))
         for done, _ in enumerate(as_completed(futures), 1):
             report("compile", done, len(jobs))
     kernels_by_graph: dict[str, list[Kernel]] = {}
-    # kernels are timed after all compilations, because these would disturb the timing
+    # kernels are timed after all compilations, because running compilers would disturb the timing
     for done, ((part, _), future) in enumerate(zip(jobs, futures, strict=True), 1):
         kernel = _check(future.result(), part, folder, seconds, nominal)
         kernels_by_graph.setdefault(part.graph_hash, []).append(kernel)
@@ -132,7 +134,10 @@ def compile_kernels(
 def _compilers(
     name: str, options: Sequence[str], target_cpu: str | Sequence[str] | None
 ) -> list[Backend]:
-    """Return a compiler for each target. Targets with the same CPU level share a compiler."""
+    """Return a compiler for each target, or only the first one if it is not installed.
+
+    Targets share a compiler if their kernels require the same CPU level or have the same keys.
+    """
     compilers = [create(name, options, target) for target in targets_of(target_cpu)]
     if len(compilers) == 1 or compilers[0].missing() is not None:
         return compilers[:1]
@@ -147,12 +152,14 @@ def _compilers(
 def compile_with_low_priority(
     request: Sequence[Any], arrays: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Compile the kernels of `auto`. Callers run this function in a separate process.
+    """Compile kernels with the backend "auto", at a low priority.
+
+    Callers run this function in a separate process, because it lowers the priority of its process.
 
     Args:
         request: The manifest as a dict, the folder for the kernels, the time limit in seconds, the
             nominal sizes, and the target CPUs.
-        arrays: The bytes of the serialized model runtime_fold.
+        arrays: One array with the bytes of runtime_fold, see `InMemoryBundle.serialized`.
 
     Returns:
         The kernels as dicts, and no arrays.
@@ -178,15 +185,17 @@ def dump_stages(
 ) -> None:
     """Write the graphs of the parts in the DOT format, and the compilation stages of components.
 
-    With several targets, the folder of a component contains a folder for each target.
+    Each component has a folder. With several targets, this folder contains a folder for each
+    target. The backends "auto" and "onnxruntime" have no stages. If a compilation fails, a warning
+    names the component, and the following stages are missing.
 
     Args:
         bundle: The split model.
         backend: The name of the backend.
         options: Options of the compiler.
         folder: The folder for the files. It is created if it does not exist.
-        target_cpu: The target CPUs.
-        seconds: The time limit of each stage.
+        target_cpu: The target CPUs. None selects the default of the backend.
+        seconds: The time limit of each run of the compiler, in seconds.
 
     Raises:
         UsageError: A file cannot be written.
@@ -218,7 +227,10 @@ def dump_stages(
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """Return a kernel with the names of a component."""
+    """Return a copy of a kernel for a component with the same graph hash.
+
+    The copy has the names and the input requirements of the component.
+    """
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -230,14 +242,17 @@ def _renamed(kernel: Kernel, part: Component) -> Kernel:
 
 
 def _not_compiled(part: Component, key: Mapping[str, str], error: Exception) -> Kernel:
-    """Return the reason why a component has no kernel, as a `Kernel` without files."""
+    """Log the reason why a component has no kernel, and return it as a `Kernel` without files."""
     reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
     logger.info("onnxruntime computes %s: %s", part.outputs[0], reason)
     return Kernel("onnxruntime", part.outputs, key=dict(key), reason=reason)
 
 
 def _compile(part: Component, backend: Backend, folder: Path, seconds: float) -> Kernel:
-    """Return the kernel of a component from the cache, or compile the component."""
+    """Return the kernel of a component from the cache, or compile the component.
+
+    If the compilation fails, the result has a reason and no files.
+    """
     key = backend.key_of(part.graph_hash)
     name = kernel_name(key)
     kernel = take_kernel(name, folder)
@@ -266,10 +281,13 @@ def _compile(part: Component, backend: Backend, folder: Path, seconds: float) ->
 def _check(
     kernel: Kernel, part: Component, folder: Path, seconds: float, nominal: Mapping[str, int]
 ) -> Kernel:
-    """Check and time a kernel, unless this was done at the same sizes.
+    """Check and time a kernel, and write it to the cache, unless this was done at the same sizes.
+
+    If the check fails, the files of the kernel are removed from the bundle and from the cache.
 
     Returns:
-        The kernel with its error and its times. If the check fails, the result has no files.
+        The kernel with its error and its times. If the check fails, the result has a reason and no
+        files.
     """
     sizes = usual_sizes(part.demands.sizes, nominal, NOMINAL)
     timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
@@ -300,8 +318,8 @@ def _check(
 def kernel_name(key: Mapping[str, str]) -> str:
     """Return the name of a cached kernel: 32 hexadecimal digits.
 
-    The name depends on the source and the target of the kernel, and on the versions of onnxfold and
-    onnxruntime that checked and timed it.
+    The name depends on the key of the kernel, and on the versions of onnxfold and onnxruntime. They
+    are included because both programs take part in the check and the timing.
     """
     document = dict(key) | {name: metadata.version(name) for name in ("onnxfold", "onnxruntime")}
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
@@ -313,10 +331,11 @@ def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def take_kernel(name: str, folder: Path) -> Kernel | None:
-    """Copy a cached kernel into a bundle's folder.
+    """Copy the files of a cached kernel into a bundle's folder.
 
     Returns:
-        The kernel, or None if it cannot be copied. A damaged kernel is removed.
+        The kernel. None if it is not in the cache, is damaged, or cannot be copied. A damaged
+        kernel is removed from the cache.
     """
     entry = kernel_folder() / name
     try:
@@ -327,7 +346,7 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
         if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
             raise ValueError(f"a file is not in the folder {KERNELS}")
         (folder / KERNELS).mkdir(parents=True, exist_ok=True)
-        for file in kernel.files:  # an existing file is replaced, because it may be in use
+        for file in kernel.files:  # an existing file is not overwritten, because it may be in use
             with files.replacing(str(folder / file)) as copy:
                 copy.write((entry / os.path.basename(file)).read_bytes())
         if hashes_of(kernel.files, folder) != kernel.hashes:
@@ -346,8 +365,8 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
 def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
     """Write a kernel to the cache. An existing kernel with the same name is replaced.
 
-    Nothing is written if the kernel exceeds the limit of the cache, or if the cache cannot be
-    written.
+    If the cache exceeds its size limit, the least recently used kernels are removed. If the kernel
+    alone exceeds the limit, or if the cache cannot be written, nothing is written.
     """
     cache = kernel_folder()
     limit = bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)
@@ -371,5 +390,5 @@ def forget_kernel(name: str) -> None:
 
 
 def kernel_folder() -> Path:
-    """Return the folder of cached kernels."""
+    """Return the path of the cache folder for kernels. The folder may not exist."""
     return user_folder(KERNELS)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onnxfold.tools.bench.measuring import OpTime
     from onnxfold.tools.bench.side_by_side import Benchmark, ModelBench
 
-_MAX_OPS = 12  # rows of a profile
+_MAX_OPS = 12  # ops with a row of their own in the profile
 
 
 def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
@@ -86,7 +86,7 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
 
 
 def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
-    """Return a row for each of the slowest ops in any model, and a row for all other ops."""
+    """Return a row for each of the slowest ops in any model, and one for the other ops, if any."""
     profiles = [{each.op: each for each in model.profile} for model in models]
     longest: dict[str, float] = {}
     for profile in profiles:

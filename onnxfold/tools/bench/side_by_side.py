@@ -385,7 +385,8 @@ def _feeds(
 def _run_of(session: Any, inputs: Feeds) -> Runner:
     """Return a function that runs a session on those inputs that the session has.
 
-    If all feeds and outputs are tensors of numbers, the feeds are converted only once.
+    If all feeds are arrays of numbers and all outputs are tensors, the feeds are converted once.
+    Otherwise each run converts them.
     """
     declared = (*session.get_inputs(), *session.get_overridable_initializers())
     names = {value.name for value in declared}

@@ -62,13 +62,16 @@ def simplify(
     Args:
         model: A path or a model, which does not change.
         check_n: Number of random inputs on which the result is compared with the model.
-        perform_optimization: False selects level 0, which only folds constants.
+        perform_optimization: False selects level 0, which only folds constants, unless ``level`` is
+            given.
         overwrite_input_shapes: Shapes to fix in the result, by name of the input.
-        test_input_shapes: Shapes of the inputs of the comparison, by name.
-        input_data: Inputs for the comparison instead of random ones, by name.
-        check_rtol: Relative tolerance of the comparison. By default all bits must be equal, except
-            at level 2, where the tolerances of inexact rules apply.
-        check_atol: Absolute tolerance of the comparison, with the same default.
+        test_input_shapes: Shapes of the inputs in the comparison, by name.
+        input_data: Inputs for the comparison instead of random ones, by name. They enable the
+            comparison even if ``check_n`` is 0.
+        check_rtol: Relative tolerance of the comparison. If neither tolerance is given, all bits
+            must be equal. At level 2 and with wide precision, the tolerances of inexact rules
+            apply instead.
+        check_atol: Absolute tolerance of the comparison.
         custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
         output_path: File to which the result is also written.
@@ -76,11 +79,11 @@ def simplify(
             ``onnxsim.simplify`` have no effect and cause a warning.
 
     Returns:
-        The optimized model, and whether its outputs are those of the original (True without a
-        check).
+        The optimized model, and whether its outputs are equal to those of the original or within
+        the tolerances (True without a comparison).
 
     Raises:
-        OnnxFoldError: The model or an option is invalid.
+        OnnxFoldError: The model or an option is invalid, or ``output_path`` cannot be written.
     """
     options = _without_ignored(arguments, "simplify")
     if not perform_optimization:
@@ -126,11 +129,12 @@ def slim(
 
     Args:
         model: A path or a model, which does not change.
-        output_model: The file to write.
+        output_model: The file to write. With None, the result is returned.
         model_check: Compare the result with the model on a random input.
-        model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
-            ``["x:1,3,224,224"]`` for shapes.
-        save_as_external_data: Write weights to a separate file.
+        model_check_inputs: Inputs of the comparison, which they also enable: ``["x:data.npy"]`` for
+            arrays, or ``["x:1,3,224,224"]`` for shapes.
+        save_as_external_data: Write weights to a separate file. False selects the format of the
+            source.
         arguments: See `onnxfold.api.options.CheckedOptionArguments`. Other keywords of
             ``onnxslim.slim`` have no effect and cause a warning.
 
@@ -138,9 +142,9 @@ def slim(
         The optimized model, or None if ``output_model`` is given.
 
     Raises:
-        CheckFailedError: The outputs of the result differ from those of the model.
-        OnnxFoldError: The model or an option is invalid, or ``dtype`` is given, because onnxfold
-            does not convert dtypes.
+        CheckFailedError: The check of the result failed, see `onnxfold.optimize`.
+        OnnxFoldError: The model or an option is invalid, ``output_model`` cannot be written, or
+            ``dtype`` is given, because onnxfold does not convert dtypes.
     """
     options: dict[str, Any] = dict(arguments)
     if options.pop("dtype", None) is not None:
@@ -166,7 +170,10 @@ def slim(
 
 
 def _without_ignored(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
-    """Return the arguments that have an effect, and warn about ignored arguments."""
+    """Return the arguments that have an effect, and warn about ignored ones that are set.
+
+    An argument is set if it is neither None nor False.
+    """
     ignored = sorted(arguments.keys() & set(_IGNORED_KEYWORDS[function].split()))
     if any(arguments[name] not in (None, False) for name in ignored):
         warnings.warn(f"no effect in onnxfold: {', '.join(ignored)}", stacklevel=4)
@@ -175,6 +182,8 @@ def _without_ignored(arguments: Mapping[str, Any], function: str) -> dict[str, A
 
 def _dynamic_sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
     """Return the sizes of dynamic dimensions, by name, for the shapes of inputs.
+
+    Dimension 0 of an input ``x`` is named ``x[0]`` if it has no name. A size of -1 is omitted.
 
     Raises:
         UsageError: A shape contradicts the declared shape of an input, or the input does not exist.
@@ -192,7 +201,7 @@ def _dynamic_sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
 
 
 def _optimized(model: ModelLike, options: Mapping[str, Any]) -> onnx.ModelProto:
-    """Return the optimized model. The argument does not change."""
+    """Return the optimized model with all weights in memory. The argument does not change."""
     source = storage.model_in(model)
     if isinstance(source, ir.Model):
         source = storage.opened(source)

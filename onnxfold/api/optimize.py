@@ -1,4 +1,4 @@
-"""The public functions `optimize`, `optimize_file` and `plan`."""
+"""The public functions `optimize`, `optimize_file` and `plan`, and the check of their results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 _MAX_MEASURED_NODES = 100_000
-"""Number of nodes of the largest model whose error is measured without a check.
+"""Maximum number of nodes of a model for which the error is measured without a check.
 
 The time that onnxruntime takes to load a model is quadratic in the number of nodes. For larger
 models, measuring the error takes longer than optimizing.
@@ -75,24 +75,25 @@ def optimize(
 def optimize(
     model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
 ) -> Any:
-    """Fold a model's constants.
+    """Fold the constants of a model, and simplify it by rewrite rules.
 
     Args:
         model: A path, an ``ir.Model``, an ``onnx.ModelProto``, its bytes, or a
-            ``torch.onnx.ONNXProgram``. For a path, the result is an ``ir.Model`` whose weights are
-            still in the file. An ``ir.Model`` is changed in place and returned; ``model.graph``
-            remains the same object. With a check or ``max_growth``, an error restores its original
-            content. An ``onnx.ModelProto`` and bytes do not change; the result is a new object. The
-            model of an ``ONNXProgram`` is changed in place, and the program is returned.
+            ``torch.onnx.ONNXProgram``. For a path, the result is an ``ir.Model`` whose large
+            weights are still in the file. An ``ir.Model`` is changed in place and returned;
+            ``model.graph`` remains the same object. With a check or ``max_growth``, an error
+            restores the original content of the model. An ``onnx.ModelProto`` and bytes do not
+            change; the result is a new object. The model of an ``ONNXProgram`` is changed in place,
+            and the program is returned.
         return_report: Also return a report like that of `optimize_file`.
         options: See `onnxfold.api.options.CheckedOptionArguments`.
 
     Returns:
-        The optimized model, of the same type as the argument. With ``return_report``, a tuple of
-        the model and the report.
+        The optimized model: an ``ir.Model`` for a path, otherwise of the same type as the argument.
+        With ``return_report``, a tuple of the model and the report.
 
     Raises:
-        CheckFailedError: The outputs of the result differ from those of the model, or
+        CheckFailedError: In a check, the outputs of the result differ from those of the model, or
             onnxruntime's default session runs the model but not the result.
         OnnxFoldError: The model or an option is invalid.
     """
@@ -170,39 +171,40 @@ def optimize_file(
     progress: Progress | None = None,
     **options: Unpack[CheckedOptionArguments],
 ) -> Report:
-    """Fold the constants of a model file and write the result to a file.
+    """Optimize a model as `optimize` does, and write the result to a file.
 
-    The memory in use does not grow with the size of the model.
+    The memory in use does not grow with the size of the weights.
 
     Args:
         source: The path of the model, or a model in memory, which does not change.
         destination: The path of the result. It may be the source. The file is replaced atomically,
             after the result is complete.
         external_data: Whether weights are written to a separate file. A string is the name of this
-            file. None does the same as the source.
-        share_weights: Refer to the source's files for unchanged weights, if they are in the folder
-            of ``destination`` or below. Only the other tensors are written.
+            file. None selects the format of the source, and a separate file above 2 GiB.
+        share_weights: Refer to the source's files for unchanged weights, if these files are in the
+            folder of ``destination`` or below. Only the other tensors are written.
         fsync: Wait until the result is on the disk.
         advise: Also count the nodes that other options would remove (``beyond`` in the report).
-            This takes about as long as applying the rules.
-        count_withheld: Also count the rewrites that level 2 would add (``withheld`` in the report).
-            A report page always contains this count.
+            This takes about as long as applying the rules. It is not done at level 0, with
+            ``passes``, or if the result has more than 3,000 nodes.
+        count_withheld: At level 1, also count the rewrites that level 2 would add (``withheld`` in
+            the report). ``report`` implies this option.
         report: Path of a page to write that describes the optimization. If the name ends in .json,
             only the data of the page is written.
         dump_ir: Folder for the graph after each pass that changed it: as text, as a drawing, and
             the difference. The folder is created if it does not exist, and must be empty.
-        progress: Called with a stage, the work done and the total of the stage.
-        options: See `onnxfold.api.options.CheckedOptionArguments`. With a check, nothing is
-            written if the result differs. If inexact rules were applied, the error is measured once
-            even without a check, and a warning is issued if it exceeds their tolerances. It is not
-            measured for a model of more than 100,000 nodes, because onnxruntime takes too long to
-            load it.
+        progress: Called with the name of a stage, its completed work and its total work.
+        options: See `onnxfold.api.options.CheckedOptionArguments`. If a check fails, nothing is
+            written. If inexact rules were applied, their error is measured on one random input even
+            without a check. A warning is issued if the error exceeds the tolerances of inexact
+            rules. The error is not measured for a model of more than 100,000 nodes, because
+            onnxruntime takes too long to load such a model.
 
     Returns:
         The report of the optimization, with bytes, seconds and reasons.
 
     Raises:
-        CheckFailedError: The outputs of the result differ from those of the source, or
+        CheckFailedError: In a check, the outputs of the result differ from those of the source, or
             onnxruntime's default session runs the source but not the result.
         OnnxFoldError: The model or an option is invalid, or the result cannot be written.
     """
@@ -293,14 +295,14 @@ def optimize_file(
 
 
 def _restore(model: ir.Model, original: ir.Model) -> ir.Model:
-    """Restore a model from its original, which does not change, and return the model."""
+    """Replace the content of a model by a copy of the original's content, and return the model."""
     take_content(model, storage.opened(original))
     return model
 
 
 @contextlib.contextmanager
 def _restored_on_error(model: ir.Model, original: ir.Model) -> Iterator[None]:
-    """Restore a model from its original if an error occurs in this context."""
+    """If an error occurs in this context, move the content of ``original`` to ``model``."""
     try:
         yield
     except BaseException:
@@ -312,8 +314,8 @@ def _open_for_passes(source: ModelLike, options: Options) -> ir.Model:
     """Open a model to run passes on.
 
     The passes of every level replace Constant nodes by initializers, and a third of the nodes of
-    most models are Constant nodes. It is faster to replace them while the model is opened. This is
-    not possible if options contain names of nodes or passes.
+    most models are Constant nodes. It is faster to replace these nodes while the file is read. This
+    is not possible if options contain names of passes, or names or op types of nodes.
     """
     has_names = options.passes is not None or options.keep or options.fold
     opened = storage.opened(source, lift_constants=not has_names)
@@ -325,7 +327,7 @@ def _open_for_passes(source: ModelLike, options: Options) -> ir.Model:
 def _report(
     model: ir.Model, result: Result, clock: _Clock, options: Options, check: Comparison | None
 ) -> Report:
-    """Return the report of a run of the passes, without the paths and sizes of files."""
+    """Return the report of a run of the passes. The caller adds the paths and sizes of files."""
     kept = result.kept()
     return Report(
         nodes_before=result.nodes_before,
@@ -359,21 +361,22 @@ def plan(
     share_weights: bool = False,
     **options: Unpack[CheckedOptionArguments],
 ) -> Plan:
-    """Predict the decisions and costs of `optimize_file` without writing a file.
+    """Predict the decisions, file size and memory of `optimize_file` without writing a file.
 
-    The model's structure is read and small constants are computed. Large constants are neither read
-    nor computed.
+    The decisions are those of the first constant propagation. The model's structure is read and
+    small constants are computed. Large constants are neither read nor computed.
 
     Args:
-        source: The model.
+        source: The model, which does not change.
         share_weights: As for `optimize_file`.
-        options: As for `optimize_file`.
+        options: As for `optimize_file`. No check is made.
 
     Returns:
         The prediction of bytes and memory, and the decisions.
 
     Raises:
-        OnnxFoldError: The model or an option is invalid.
+        OnnxFoldError: The model or an option is invalid, or ``passes`` does not contain
+            constant-propagation.
     """
     from onnxfold.tools.forecast import Plan, predict
 
@@ -407,10 +410,25 @@ def _check(
     *,
     is_saving: bool = False,
 ) -> Comparison | None:
-    """Compare the result with the source.
+    """Compare the optimized model with the source, and return the comparison.
 
-    Without a check, the comparison measures the error of inexact rules, and returns None if the
-    models cannot be compared.
+    If the options enable no check, the comparison only measures the error of inexact rules. Errors
+    and too large differences then become warnings of ``result``.
+
+    Args:
+        source: The original model.
+        model: The optimized model.
+        candidate: The path of the file with the optimized model.
+        result: The result of the run of the passes, to which warnings are added.
+        options: The options.
+        is_saving: Whether an error message must mention that nothing was written.
+
+    Returns:
+        The comparison. Without a check, None if the models cannot be compared.
+
+    Raises:
+        CheckFailedError: The options enable a check, and it fails.
+        OnnxFoldError: The options enable a check, and the models cannot be compared.
     """
     from onnxfold.tools.comparison.pair import compare_opened
     from onnxfold.tools.comparison.runners import Subject
@@ -418,13 +436,14 @@ def _check(
     tolerance: dict[str, Any] | None = options.tolerance
     if tolerance is None:
         tolerance = {"inexact": bool(result.inexact) or options.precision == "wide"}
-    # the `dims` of `compare` are the `check_dims` of an optimization, whose `dims` fix sizes
+    # Messages of `compare` about its argument `dims` must name the option `check_dims`. The option
+    # `dims` of an optimization fixes sizes.
     with spelled({"dims": option("check_dims")}):
         try:
             fixed = with_sizes(source, options)
             graph = None
             if isinstance(fixed, str | os.PathLike):
-                # messages do not name Constant nodes, so reading can replace them
+                # error messages do not name Constant nodes, so initializers may replace them
                 graph = storage.load(fixed, lift_constants=True)
             original = Subject(fixed, storage.path_of(source) or "the original", graph)
             with original, Subject(candidate, candidate, model) as optimized:
@@ -468,8 +487,12 @@ def _check_default_session(
     """Raise an error if onnxruntime's default session runs the source but not the result.
 
     The result has already passed the comparison node by node. A difference in the default session
-    is therefore caused by onnxruntime's optimizations. It leads to a warning if it exceeds both the
-    tolerances of inexact rules and the difference that these optimizations cause in the source.
+    is therefore caused by onnxruntime's optimizations. The difference leads to a warning if it
+    exceeds the tolerances of inexact rules and is larger than the one that these optimizations
+    cause in the source.
+
+    Raises:
+        CheckFailedError: The result does not run in the default session.
     """
     if comparison.passed:
         return
@@ -491,7 +514,10 @@ def _check_default_session(
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:
-    """Return the model with the sizes of dimensions that the options fix."""
+    """Return a copy of the model with the sizes that the options fix.
+
+    If the options fix no sizes, the model itself is returned.
+    """
     if not (options.dims or options.input_shapes):
         return model
     opened = storage.opened(model)
@@ -500,7 +526,7 @@ def with_sizes(model: ModelLike, options: Options) -> ModelLike:
 
 
 class _Clock:
-    """Measures the wall time of each stage in seconds."""
+    """Measures the wall time of each stage in seconds, and calls ``progress`` for each stage."""
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.start = time.perf_counter()

@@ -3,12 +3,16 @@
 onnxruntime checks the operands of each node at run time, and raises an error for invalid ones. A
 node is safe only if all these conditions are proved:
 
-- Each size is a number or depends only on sizes of the inputs. It is at
+- The node does not call a function, and all its results are tensors.
+- Each size of a result is a number or depends only on sizes of the model's inputs. The size is at
   least 1 if all sizes of the inputs are at least 1.
-- Sizes that must be equal according to the shape functions are equal.
-- Indices, lengths, axes and counts are known or depend only on sizes. They are recognized by their
-  type in ONNX, which allows only 32-bit and 64-bit integers. Indices are within range.
-- Integers are divided only by known numbers other than 0.
+- Sizes that must be equal according to the op's shape function are equal.
+- Operands that may be indices, lengths, axes or counts are constant or depend only on sizes of the
+  inputs. The schema of the op allows only 32-bit and 64-bit integers for these operands.
+- The indices of a Gather are within range. `Failures.rows` lists the inputs whose elements are
+  assumed to be within range.
+- The op does not read at positions that floating-point numbers determine.
+- Integers are divided only by integers that are neither 0 nor -1.
 """
 
 from __future__ import annotations
@@ -36,8 +40,12 @@ _Facts = Sequence[Fact | None]
 class Failures:
     """The nodes that may fail on inputs with certain sizes and at least one element.
 
-    ``sizes`` maps each input to its sizes. ``is_fixed`` returns whether a constant has its current
-    value in every run.
+    Args:
+        facts: The analyses of the model.
+        sizes: The sizes of each input: numbers, names or None. A name or None is any size of at
+            least 1. Sizes with the same name are equal.
+        is_fixed: A function that returns whether a stored tensor has the same elements in every
+            run.
     """
 
     def __init__(
@@ -47,11 +55,11 @@ class Failures:
         is_fixed: Callable[[ir.TensorProtocol], bool] = lambda _: True,
     ) -> None:
         self.reason: str | None = None
-        """The reason if no node is safe, because an input has no elements; otherwise None."""
+        """The reason why no node is safe; None if all inputs have elements."""
         self.unequal: list[tuple[Number, Number]] = []
-        """Sizes that must be equal for the last checked node."""
+        """Pairs of sizes that must be equal, but that may differ, for the last node in `why`."""
         self.rows: dict[str, int] = {}
-        """The number of rows that the elements of an input may select, by the name of the input."""
+        """The number of rows of which the elements of an input are indices, by the input's name."""
         self._inputs = sizes.keys()
         self._functions = facts.functions
         self._opset = storage.onnx_opset(facts.model.opset_imports)
@@ -67,11 +75,15 @@ class Failures:
             self._analysis.set(value, of_type(value.dtype, dims, algebra))
 
     def fact(self, value: ir.Value) -> Fact:
-        """Return the fact of a value."""
+        """Return the fact of a value for the sizes of the inputs."""
         return self._analysis.of(value)
 
     def why(self, node: ir.Node) -> str | None:
-        """Return the reason why a node may fail; None if it cannot fail."""
+        """Return the reason why a node may fail; None if it cannot fail.
+
+        The result assumes that `reason` is None and that the indices in inputs are within `rows`.
+        The call sets `unequal`, and may add inputs to `rows`.
+        """
         if node.op_identifier() in self._functions:
             return "it is a function"
         operands = [None if v is None else self._analysis.of(v) for v in node.inputs]
@@ -84,7 +96,7 @@ class Failures:
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
         """Return pairs of sizes that must be equal, but that may differ.
 
-        The pair (0, 1) stands for unknown conditions.
+        A pair of the numbers 0 and 1 stands for any other condition, or for unknown conditions.
         """
         unequal = unequal_sizes(node, operands, self._opset, self.algebra)
         if unequal is not None:
@@ -116,21 +128,25 @@ class Failures:
                 yield "its result may have no elements"
 
     def formals(self, node: ir.Node) -> Sequence[onnx.defs.OpSchema.FormalParameter]:
-        """Return the formal inputs in the schema of a node's op."""
+        """Return the formal inputs in the schema of a node's op, or () if it has no schema."""
         schema = schema_of(node.op_type, self._opset, node.domain)
         return () if schema is None else schema.inputs
 
     def is_fixed_constant(self, value: ir.Value) -> bool:
-        """Return whether a value is a constant with the same elements in every run."""
+        """Return whether a value is a stored constant with the same elements in every run."""
         tensor = self.tensor(value)
         return tensor is not None and self._is_fixed(tensor)
 
     def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """Return the tensor of a constant."""
+        """Return the tensor of a stored constant; None for any other value."""
         return self._analysis.constness.tensor(value)
 
     def limit_rows(self, value: ir.Value, size: Number) -> bool:
-        """Require that the elements of an input are valid indices; see `rows`."""
+        """Record in `rows` that the elements of an input must be valid indices for this size.
+
+        Returns False if the value is not an input or the size is not a number. Nothing is recorded
+        then.
+        """
         if value not in self._inputs or not isinstance(size, int):
             return False
         name = value.name or ""
@@ -138,7 +154,7 @@ class Failures:
         return True
 
     def is_of_sizes(self, number: Number) -> bool:
-        """Return whether a number depends only on sizes of the inputs."""
+        """Return whether a number is constant or depends only on sizes of the inputs."""
         if not isinstance(number, Expr):
             return True
         atoms = [self.algebra.atoms[k] for monomial, _ in number.terms for k in monomial]
@@ -152,7 +168,7 @@ class Failures:
 
 
 class _Operands:
-    """The operands of a node; implements `OperandChecks`."""
+    """The operands of a node, an implementation of `OperandChecks`."""
 
     def __init__(self, failures: Failures, node: ir.Node, facts: _Facts) -> None:
         self._failures = failures
@@ -161,7 +177,7 @@ class _Operands:
         self.attributes = {name: python_value(a) for name, a in node.attributes.items()}
 
     def name(self, k: int) -> str:
-        """Return the name of an operand."""
+        """Return the name of an operand; "" if it is omitted."""
         value = self._node.inputs[k] if k < len(self._node.inputs) else None
         return "" if value is None else value.name or ""
 
@@ -171,9 +187,9 @@ class _Operands:
         return None if fact is None else fact.shape
 
     def integer_operands(self) -> Iterator[int]:
-        """Yield the indices of operands that are 32-bit or 64-bit integers by the op's schema.
+        """Yield the indices of operands for which the op's schema allows only int32 and int64.
 
-        Indices and sizes have no other types.
+        ONNX allows no other dtypes for indices and sizes.
         """
         formals = self._failures.formals(self._node)
         for k, fact in enumerate(self._facts):
@@ -182,7 +198,7 @@ class _Operands:
                 yield k
 
     def is_determined(self, k: int) -> bool:
-        """Return whether the elements are constant or depend only on sizes of inputs."""
+        """Return whether an operand's elements are constant or depend only on sizes of inputs."""
         fact = self._facts[k]
         value = self._node.inputs[k]
         numbers = None if fact is None else fact.objects
@@ -191,9 +207,10 @@ class _Operands:
         return value is not None and self._failures.is_fixed_constant(value)
 
     def are_indices(self, k: int, size: Number) -> bool:
-        """Return whether all elements are valid indices of an axis.
+        """Return whether all elements of an operand are valid indices of an axis with this size.
 
-        The elements of an input are assumed to be valid and recorded in `Failures.rows`.
+        The elements of an input are assumed to be valid if the size is a number. The size is then
+        recorded in `Failures.rows`.
         """
         fact = self._facts[k]
         value = self._node.inputs[k]
@@ -213,7 +230,11 @@ class _Operands:
         )
 
     def may_divide_by_zero(self, k: int) -> bool:
-        """Return whether integers may be 0 or -1; the smallest integer divided by -1 overflows."""
+        """Return whether an operand contains integers that may be 0 or -1.
+
+        Some processors trap at a division by 0, and at the overflow of the smallest integer
+        divided by -1.
+        """
         fact = self._facts[k] if k < len(self._facts) else None
         if fact is None or (fact.dtype is not None and not fact.dtype.is_integer()):
             return False
@@ -229,8 +250,8 @@ def unequal_sizes(
 ) -> list[tuple[Number, Number]] | None:
     """Return pairs of sizes that must be equal by a node's shape function, but that may differ.
 
-    The result is None if the shape function is undecided. The pair (1, 0) stands for other
-    conditions.
+    The pair (1, 0) stands for a condition other than the equality of two sizes. The result is None
+    if the shape function is undecided, or the node is invalid.
     """
     unequal: list[tuple[Number, Number]] = []
     attributes = {name: python_value(a) for name, a in node.attributes.items()}

@@ -37,7 +37,7 @@ def _load_file(location: str, path: str, modified: int) -> None:
 
     Args:
         location: The absolute path, for the cache.
-        path: The path in messages.
+        path: The path of the file, which messages contain.
         modified: The time of the last modification in nanoseconds, for the cache.
 
     Raises:

@@ -38,8 +38,9 @@ def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
     kernel then moves indices of these operands' elements instead of the elements.
 
     Returns:
-        The facts, or None if the op has no kernel, an element of an operand is unknown, the kernel
-        cannot compute the results, or a result is large or has strings.
+        The facts, or None if the op has no kernel, an element of an operand is unknown, or the
+        kernel cannot compute the results. None also if a result has too many elements, or is not an
+        array of numbers or booleans.
     """
     kernel = definition.kernel
     if kernel is None:

@@ -42,14 +42,14 @@ class Work(NamedTuple):
 
 
 class AxisBound(NamedTuple):
-    """The size of an axis of an operand as the upper bound of indices."""
+    """An exclusive upper bound of indices: the size of an axis of an operand."""
 
     operand: int
     axis: int
 
 
 class ElementBound(NamedTuple):
-    """The single element of an operand as the upper bound of indices."""
+    """An exclusive upper bound of indices: the single element of an operand."""
 
     operand: int
 
@@ -62,26 +62,32 @@ class OperandChecks(Protocol):
         """Python values of the node's attributes."""
 
     def name(self, k: int) -> str:
-        """Return the name of an operand."""
+        """Return the name of an operand; "" if it is omitted."""
 
     def shape(self, k: int) -> Shape | None:
-        """Return the shape of an operand; None if it is unknown."""
+        """Return the shape of an operand; None if it is unknown or the operand is omitted."""
 
     def integer_operands(self) -> Iterable[int]:
-        """Return the indices of the operands that are integers in every valid model."""
+        """Return the indices of the operands that the op's schema restricts to int32 and int64."""
 
     def is_determined(self, k: int) -> bool:
-        """Return whether the elements are constant or depend only on sizes of inputs."""
+        """Return whether an operand's elements are constant or depend only on sizes of inputs."""
 
     def are_indices(self, k: int, size: Number) -> bool:
-        """Return whether all elements are valid indices of an axis with this size."""
+        """Return whether all elements of an operand are valid indices of an axis with this size."""
 
     def may_divide_by_zero(self, k: int) -> bool:
-        """Return whether a division by the elements may trap."""
+        """Return whether an integer division by an operand's elements may trap.
+
+        A division traps for a divisor of 0, and for the smallest integer divided by -1.
+        """
 
 
 class NodeProperties(Protocol):
-    """The properties of a node that decide whether results depend on the position of an element."""
+    """The properties of a node that decide whether results depend on the position of an element.
+
+    Reading an unknown property raises `onnxfold.ir.symbolic.NotKnown`.
+    """
 
     @property
     def dtype(self) -> ir.DataType:
@@ -93,13 +99,13 @@ class NodeProperties(Protocol):
 
     @property
     def limits(self) -> Sequence[float | None]:
-        """The bounds of a Clip; None for a bound that is not a constant."""
+        """The bounds of a Clip without omitted ones; None for a bound that is not a constant."""
 
     def has_no_negative_zero(self, k: int) -> bool:
         """Return whether no element of an operand is -0.0."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node, or its default."""
+        """Return an attribute of the node, its default in onnx's schema, or ``default``."""
 
 
 class Op:
@@ -110,15 +116,16 @@ class Op:
         domain: The domain; "" for the ONNX domain.
         since: The first opset of the domain to which the definition applies.
         traits: Properties of the op.
-        deterministic: Whether equal operands have equal results in every run. None selects the
-            property in onnx's schema. An op without a schema is not deterministic by default.
+        deterministic: Whether equal operands have equal results in every run. With None, onnx's
+            schema decides, and an op without a schema is not deterministic.
     """
 
     compute: ClassVar[Callable[..., KernelResult] | None] = None
-    """Computes the results with NumPy, only if every bit is defined and equal in onnxruntime.
+    """A function that computes the results with NumPy; None if only onnxruntime computes the op.
 
-    Positional parameters are the inputs as ``numpy.ndarray``. Keyword-only parameters are the
-    attributes. See `onnxfold.ops.numpy_kernels`."""
+    Every bit of the results must be defined, and equal in onnxruntime. Otherwise, the function
+    raises NotExact. Positional parameters are the inputs as ``numpy.ndarray``. Keyword-only
+    parameters are the attributes. See `onnxfold.ops.numpy_kernels`."""
     kind: ClassVar[Kind] = Kind.GENERAL
     """The kind of `compute`, which determines how an evaluator may compute the result."""
     clamps_attributes: ClassVar[bool] = False
@@ -156,10 +163,13 @@ class Op:
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the facts of the results: dtypes, symbolic shapes and known elements.
 
-        By default, ops with `Trait.LIKE_FIRST` return the type of the first operand.
+        By default, an op with `Trait.LIKE_FIRST` and one output returns the type of the first
+        operand. All other ops raise Undecided.
 
         Raises:
-            Undecided: The results are unknown, so onnx's shape inference is used.
+            Undecided: The definition cannot infer the results.
+            ArithmeticError, AttributeError, LookupError, TypeError, ValueError: The node is
+                invalid, for example because an attribute is missing.
         """
         if Trait.LIKE_FIRST not in self.traits or a.n_outputs > 1:
             raise Undecided
@@ -168,25 +178,40 @@ class Op:
         return a.like(a.fact(0).shape)
 
     def require_sizes(self, a: Application) -> None:
-        """Record the sizes that the other operands of an op with `Trait.LIKE_FIRST` must have."""
+        """Record the sizes that the other operands of an op with `Trait.LIKE_FIRST` must have.
+
+        By default, each of the other operands must have one element and at most one axis.
+
+        Raises:
+            Undecided: The shape of an operand is unknown, or an operand is omitted.
+        """
         _, *other_shapes = a.shapes()
         a.may_fail_unless(all(shape in ((), (1,)) for shape in other_shapes))
 
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return the default of an attribute that ONNX defines outside of the schema."""
+        """Return the default of an attribute that ONNX defines outside of the schema.
+
+        Args:
+            name: The name of the attribute.
+            node: The node.
+            shape_of: Returns the shape of a value, or None if it is unknown.
+
+        Returns:
+            The default, or None if there is none or it depends on an unknown shape.
+        """
         return None
 
     # Computation
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for operands of these dtypes; None for omitted operands."""
+        """Return the kind of `compute` for operands of these dtypes. Omitted operands have None."""
         return self.kind
 
     @cached_property
     def kernel(self) -> NumpyKernel | None:
-        """The NumPy kernel; None without `compute`."""
+        """The NumPy kernel; None if the definition has no `compute`."""
         if self.compute is None:
             return None
         has_fixed_kind = type(self).kind_for is Op.kind_for
@@ -194,7 +219,11 @@ class Op:
         return NumpyKernel(self.op_type, self.compute, kind)
 
     def moved_inputs(self, count: int) -> range:
-        """Return the indices of the operands, out of ``count``, whose elements form the result."""
+        """Return the indices of the operands, out of ``count``, whose elements form the result.
+
+        The range is empty if the result does not consist of elements of operands. By default, ops
+        with `Trait.MOVES` return the index of the first operand.
+        """
         return range(1) if Trait.MOVES in self.traits else range(0)
 
     def is_deterministic(self, node: ir.Node, opset: int) -> bool | None:
@@ -202,33 +231,45 @@ class Op:
         return self.deterministic
 
     def overwrites(self, node: ir.Node) -> bool:
-        """Return whether onnxruntime overwrites the operands in `overwritten`, even weights."""
+        """Return whether onnxruntime overwrites the operands in `overwritten`, even constants."""
         return bool(self.overwritten)
 
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return whether runtimes accept this constant for one of `restricted_constants`."""
+        """Return whether runtimes accept a constant for one of `restricted_constants`.
+
+        Args:
+            node: The node.
+            index: The index of the operand.
+            dtype: The dtype of the constant; None if it is unknown.
+            elements: The elements of the constant.
+        """
         return True
 
     def depends_on_position(self, node: NodeProperties) -> bool:
-        """Return whether results depend on the position of an element on a supported CPU."""
+        """Return whether results depend on the position of an element on a supported CPU.
+
+        By default, this is true for int64 in ops with `Trait.ORDERS`.
+        """
         return Trait.ORDERS in self.traits and node.dtype == ir.DataType.INT64
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
         """Return whether last bits or signs of zeros depend on the position on a supported CPU.
 
-        Scalar code computes the last elements, which do not fill a vector register. Its algorithms
-        for functions of float64 differ from those of vector code.
+        Scalar code computes the last elements if these do not fill a vector register. For functions
+        of float64, scalar code has other algorithms than vector code. By default, this is true for
+        ops with `Trait.VECTORIZED`, except in float32.
         """
         return Trait.VECTORIZED in self.traits and node.dtype != ir.DataType.FLOAT
 
     # Tensors that are broadcasts of smaller ones
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return how the bases of the results are computed from those of the operands.
+        """Return how the bases of the results are computed from the bases of the operands.
 
-        See `onnxfold.ops.bases`. By default, only element-wise ops are supported.
+        See `onnxfold.ops.bases`. By default, only ops with `Trait.EXACT` or `Trait.VECTORIZED` are
+        supported.
 
         Raises:
             Undecided: It is unknown whether the results are broadcasts of smaller tensors.
@@ -252,7 +293,12 @@ class Op:
         return not (self.depends_on_position(node) or self.rounds_by_position(node))
 
     def broadcasts(self, index: int, opset: int) -> bool:
-        """Return whether an operand may have size 1 on axes with another size in the result."""
+        """Return whether an operand may have size 1 on an axis where the result has another size.
+
+        Args:
+            index: The index of the operand.
+            opset: The version of the op's domain.
+        """
         return False
 
     # Failures and costs
@@ -260,8 +306,9 @@ class Op:
     def can_fail(self, operands: OperandChecks) -> str | None:
         """Return the reason why elements of the operands may make a node fail.
 
-        The result is None if they cannot. By default, integers may be indices, lengths or axes, so
-        they must be known.
+        The result is None if no elements can make the node fail. By default, the elements of
+        integer operands may be indices, lengths or axes. So they must be constant or depend only on
+        sizes of inputs.
         """
         if Trait.READS_AT_FLOATS in self.traits:
             return "it reads at positions that floating-point numbers determine"
@@ -278,9 +325,9 @@ class Op:
     ) -> Work | None:
         """Return the number of operations; None if it is unknown.
 
-        By default, it is the number of elements that are read or that are written, whichever is
-        greater. Ops that only move, copy, select or convert elements have no operations. The number
-        is unknown for ops outside the ONNX domain.
+        By default, it is the number of elements of the largest operand or result. Ops with one of
+        the traits in `WITHOUT_ARITHMETIC` have no operations. The number is unknown for all other
+        ops with `Trait.UNBOUNDED` or outside the ONNX domain.
 
         Args:
             inputs: The shapes of the operands; `OMITTED` for an omitted one.
@@ -288,7 +335,7 @@ class Op:
             attributes: The attributes of the node.
 
         Raises:
-            IndexError: An operand is missing.
+            LookupError: A required operand, axis or attribute is missing.
             TypeError: A required shape is unknown, so it is None.
             ValueError: The shapes of the operands are not compatible.
         """
@@ -309,40 +356,67 @@ class Op:
         return None
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
-        """Return integers in an operand at which the result changes."""
+        """Return integers that random elements of an operand should include.
+
+        An example is the number with which the node compares the operand. By default, the result is
+        empty.
+        """
         return ()
 
     def added_constant(self, node: ir.Node, index: int) -> int | None:
-        """Return the largest constant that the node adds to an operand; None for other ops."""
+        """Return the largest integer that the node adds to an operand's elements.
+
+        The result is None if the node does not add a constant to the operand.
+        """
         return None
 
     def words(self, node: ir.Node, index: int) -> list[str]:
-        """Return the strings with which the node compares the elements of an operand."""
+        """Return the strings that a node compares with an operand's elements, or can convert.
+
+        By default, the list is empty.
+        """
         return []
 
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]
     ) -> Mapping[int, int]:
-        """Return the column of the input at each position on the last axis of the result."""
+        """Return the column of a model's input at each position on the last axis of the result.
+
+        Args:
+            node: The node.
+            index: The index of the operand that contains the columns.
+            columns: The column of the input at each position on the last axis of the operand. This
+                is the default result.
+        """
         return columns
 
     # Products of runtime constants
 
     def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
-        """Return the axes of the left and the right factor over which a product sums."""
+        """Return the axes of the left and the right factor over which a product sums.
+
+        The result is empty if the node is not a product, or if these axes are unknown.
+        """
         return ()
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the only operand axis to which an axis of the result corresponds, or None."""
+        """Return the only operand axis to which an axis of the result corresponds.
+
+        The result is None if there is not exactly one such axis, or if the definition does not
+        determine it. ``axis`` is negative: -1 is the last axis.
+        """
         return None
 
     def factor(self, node: ir.Node, index: int) -> float | None:
-        """Return the number by which a node multiplies an operand; None for other ops."""
+        """Return the constant number by which a node multiplies an operand.
+
+        The result is None if the result of the node is not this product.
+        """
         return None
 
 
 _DEFINITIONS: dict[tuple[str, str], list[Op]] = {}
-"""The definitions by domain and op type, in ascending order of opsets."""
+"""The definitions by domain and op type, in ascending order of ``since``."""
 
 _C = TypeVar("_C", bound=type[Op])
 
@@ -368,8 +442,8 @@ def op(
         names: Names of ops of the ONNX domain, or ``domain::name``.
         since: The first opset of the domain to which the definition applies.
         traits: Properties of the ops.
-        deterministic: Whether equal operands have equal results in every run. A custom op is
-            folded, merged and moved only if this is True.
+        deterministic: Whether equal operands have equal results in every run. By default, onnx's
+            schema decides. A custom op is folded, merged and moved only if this is True.
     """
 
     def decorate(cls: _C) -> _C:
@@ -382,20 +456,26 @@ def op(
 
 
 _KNOWN_DOMAINS = frozenset(("", "ai.onnx.ml", "com.microsoft"))
-"""Domains whose definitions are all in this package."""
+"""Domains for whose ops `find` does not load definitions of other packages."""
 
 _loaders: list[Callable[[], None]] = []
-"""Functions that are called once when an op of another domain has no definition."""
+"""Functions that `_load_missing` has not yet called with success."""
 
 
 def load_missing_definitions(loader: Callable[[], None]) -> Callable[[], None]:
-    """Decorate a function that registers definitions when an op of another domain has none."""
+    """Decorate a function that registers further definitions.
+
+    `find` calls the function once, when an op outside `_KNOWN_DOMAINS` has no definition.
+    """
     _loaders.append(loader)
     return loader
 
 
 def _load_missing() -> None:
-    """Call each loader once. After an error, the next op without definition calls it again."""
+    """Call each loader that has not succeeded yet.
+
+    If a loader raises an exception, the next call of this function calls the loader again.
+    """
     while _loaders:
         loader = _loaders.pop()
         try:
@@ -409,7 +489,10 @@ def _load_missing() -> None:
 def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
     """Return the definition of an op at an opset of its domain, by default the newest one.
 
-    The result for an op without a definition has the defaults of `Op`.
+    The result for an op without a definition at this opset has the defaults of `Op`.
+
+    Raises:
+        UsageError: The definitions of another package cannot be loaded.
     """
     name = "" if domain == "ai.onnx" else domain
     if (name, op_type) not in _DEFINITIONS and name not in _KNOWN_DOMAINS:
@@ -420,13 +503,16 @@ def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
 
 
 def definition_of(node: ir.Node) -> Op:
-    """Return the newest definition of the op of a node."""
+    """Return the newest definition of a node's op; see `find`."""
     return find(node.op_type, node.domain)
 
 
 @functools.cache
 def ops_with(traits: Trait) -> tuple[str, ...]:
-    """Return the names of the ops of the ONNX domain that have all these traits."""
+    """Return the sorted names of the ops of the ONNX domain that have all these traits.
+
+    Only the newest definition of each op is considered.
+    """
     newest = [
         definitions[-1]
         for (domain, _), definitions in _DEFINITIONS.items()
@@ -436,6 +522,6 @@ def ops_with(traits: Trait) -> tuple[str, ...]:
 
 
 def all_definitions() -> list[Op]:
-    """Return all registered definitions, sorted by domain, op type and opset."""
+    """Return all registered definitions, sorted by domain, op type and ``since``."""
     unsorted = [d for definitions in _DEFINITIONS.values() for d in definitions]
     return sorted(unsorted, key=lambda d: (d.domain, d.op_type, d.since))

@@ -1,4 +1,4 @@
-"""Terms: the conditions and computations of a rule, recorded once, evaluated for each match."""
+"""Terms: conditions and computations that a rule records once and evaluates for each match."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfold.ir.symbolic import Expr, NotKnown
 
 
 class OmittedInput(NotKnown):
-    """A term refers to an omitted input or to an alternative that did not match."""
+    """A term refers to an omitted input or attribute, or to an alternative that did not match."""
 
 
 class Recorded:
@@ -26,21 +26,25 @@ class Recorded:
     __slots__ = ()
 
     def evaluate(self, match: Any) -> Any:
-        """Return the value in a `onnxfold.rewrite.matcher.Match`.
+        """Return the value of the symbol or term in a match (`onnxfold.rewrite.matcher.Match`).
 
         Raises:
-            NotKnown: The value depends on an unknown fact. The arguments of the exception are a
-                format string for the reason, and the values for its fields.
+            NotKnown: The value depends on an unknown fact or an omitted input. The arguments of the
+                exception are a format string for the reason and the values for its fields. It has
+                no arguments if the term calculates with symbolic sizes or orders them.
         """
         raise NotImplementedError
 
     def or_else(self, value: object) -> Term:
-        """Return the term, or a value if the term depends on an omitted input."""
+        """Return a term with another value if this one depends on an omitted input.
+
+        Omitted attributes and variables of alternatives that did not match count as omitted inputs.
+        """
         return _OrElse(_unchanged, self, value)
 
     @property
     def is_omitted(self) -> Term:
-        """Whether the input is omitted, or the variable belongs to another alternative."""
+        """Whether the input or attribute is omitted, or is only in an unmatched alternative."""
         return _OrElse(_is_omitted, self, True)
 
 
@@ -73,7 +77,7 @@ def _is_omitted(value: object) -> bool:
 _CALL = 10
 """The precedence of a call: its operands need no parentheses."""
 _PRIMARY = 9
-"""The precedence of a property, a method or an element: only its first operand may need them."""
+"""The precedence of a property, method or element: only the first operand may need parentheses."""
 
 _FORMS: dict[Callable[..., Any], tuple[str, int]] = {
     len: ("{}.length", _PRIMARY),
@@ -83,7 +87,7 @@ _FORMS: dict[Callable[..., Any], tuple[str, int]] = {
     _unchanged: ("{}.or_else({})", _PRIMARY),
     _is_omitted: ("{}.is_omitted", _PRIMARY),
 }
-"""The text and the precedence of functions whose names differ from their texts.
+"""The text and the precedence of terms, by function. `Term.form` derives those of other functions.
 
 A text has ``{}`` for each operand, and ``...`` for any number of further operands. The precedence
 is that of the outermost operator in the text.
@@ -103,7 +107,7 @@ def _recorded(function: Callable[..., Any]) -> Callable[..., Term]:
 def _operator(
     function: Callable[..., Any], form: str, precedence: int, *, is_reflected: bool = False
 ) -> Callable[..., Term]:
-    """Return the method that records an operator."""
+    """Return the method that records an operator, and add the operator to `_FORMS`."""
     _FORMS[function] = form, precedence
     if is_reflected:
         return lambda *operands: Term(function, *operands[::-1])
@@ -111,7 +115,7 @@ def _operator(
 
 
 def _junction(function: Callable[..., bool], form: str, precedence: int) -> Callable[..., Term]:
-    """Return the method that joins conditions."""
+    """Return the method that joins two conditions by an operator, and add it to `_FORMS`."""
     _FORMS[function] = form, precedence
 
     def join(term: Term, other: object) -> Term:
@@ -132,7 +136,7 @@ class Term(functools.partial[Any], Recorded):
     __slots__ = ()
 
     def evaluate(self, match: Any) -> Any:
-        """Apply the function to the values of the operands."""
+        """Return the result of the function for the values of the operands."""
         return self.func(*map(match.value_of, self.args))
 
     @property
@@ -185,7 +189,11 @@ class Term(functools.partial[Any], Recorded):
 
     @_recorded
     def permuted_by(elements: Any, permutation: Sequence[int]) -> tuple[Any, ...]:
-        """Return the elements of a tuple at the indices of a permutation."""
+        """Return the elements of a tuple at the indices of a permutation.
+
+        Raises:
+            NotKnown: The indices are not a permutation of the indices of the tuple.
+        """
         if sorted(permutation) != list(range(len(elements))):
             raise NotKnown("{} is not a permutation of the elements of {}", permutation, elements)
         return tuple(elements[k] for k in permutation)
@@ -229,7 +237,7 @@ class Term(functools.partial[Any], Recorded):
         )
 
     __bool__ = _refuse_use
-    # len(x.shape), functions of NumPy, x.rank(), and range(x.rank)
+    # These methods are called by len(x.shape), functions of NumPy, x.rank() and range(x.rank).
     __len__ = _refuse_use
     __array__ = _refuse_use
     __call__ = _refuse_use
@@ -240,7 +248,7 @@ class Term(functools.partial[Any], Recorded):
 
 
 class Unpacked:
-    """The elements of a term in a tuple: ``(1, *x.shape[2:])``."""
+    """The elements of a term that is unpacked into a tuple, as in ``(1, *x.shape[2:])``."""
 
     def __init__(self, term: Term) -> None:
         self.term = term
@@ -282,7 +290,7 @@ class Joined(Term):
                 if bool(match.value_of(operand)) is deciding_value:
                     return deciding_value
             except NotKnown as error:
-                # not the exception: its traceback holds this frame
+                # the exception is not stored, because its traceback refers to this frame
                 unknown = type(error), error.args
         if unknown is not None:
             error_type, arguments = unknown
@@ -321,13 +329,17 @@ class Attribute(Term):
     name: str
 
     def __new__(cls, name: str) -> Attribute:
-        """Return a variable."""
+        """Return a variable with a name."""
         variable = super().__new__(cls, plain_number)
         variable.name = name
         return variable
 
     def evaluate(self, match: Any) -> Any:
-        """Return the value of the attribute in a match."""
+        """Return the value of the attribute in a match.
+
+        Raises:
+            OmittedInput: The attribute is omitted.
+        """
         content = match.bound(self)
         if content is None:
             raise OmittedInput("the attribute {} is omitted", self)
@@ -335,17 +347,20 @@ class Attribute(Term):
 
     @property
     def form(self) -> tuple[str, int]:
-        """The name."""
+        """The name of the variable, with the precedence of a property."""
         return self.name, _PRIMARY
 
 
 def plain_number(value: Any) -> Any:
-    """Return an attribute; a float becomes its shortest decimal: 0.1 for the nearest float32."""
+    """Return the value of an attribute, in which a float32 becomes its shortest decimal number.
+
+    For example, 0.1 replaces the float32 number that is nearest to 0.1. Tuples do not change.
+    """
     return float(str(np.float32(value))) if type(value) is float else value
 
 
 class _OrElse(Term):
-    """A function of the first operand; the second operand if an input is omitted."""
+    """A function of the first operand, or the second operand if the first one is omitted."""
 
     __slots__ = ()
 
@@ -361,14 +376,14 @@ def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     """Make a function of matched values callable in rules.
 
     The function is called for each match. Its arguments are a `Matched` for each value, a tuple of
-    `Matched` for several inputs, and numbers or tuples for attributes and terms. If the function
-    returns None, the rule does not match.
+    `Matched` for several inputs (None for an omitted one), and plain values for attributes and
+    terms. If the function returns None, the result is unknown.
     """
     return functools.update_wrapper(functools.partial(_Computed, function), function)
 
 
 def maximum(*terms: object) -> Term:
-    """Return the largest of several terms."""
+    """Return a term for the largest of several values."""
     return Term(max, *terms)
 
 
@@ -383,7 +398,7 @@ class Inexact(NamedTuple):
 
 
 def where(*conditions: object) -> Where:
-    """Return the conditions of a rule: all must be true for it to apply."""
+    """Return the conditions of a rule, which applies only if all of them are true."""
     conjuncts = Where()
     for condition in conditions:
         if isinstance(condition, Joined) and condition.func is all:
@@ -409,7 +424,11 @@ def _refuse(condition: object) -> NoReturn:
 
 
 def symbols_of(*terms: Any) -> Iterator[Recorded]:
-    """Yield the symbols in terms."""
+    """Yield the symbols in terms.
+
+    Raises:
+        TypeError: A term has arguments by name.
+    """
     pending = [*terms]
     while pending:
         term = pending.pop()
@@ -442,7 +461,10 @@ def text_of(content: Any) -> str:
 
 
 def fits_type(value: Any, kind: str) -> bool:
-    """Return whether a value in a rule, which may contain terms, fits the type of an attribute."""
+    """Return whether a value in a rule fits the type of an attribute, such as "INTS".
+
+    Terms and symbols in the value fit any type.
+    """
     is_text = isinstance(value, (str, bytes))
     if value is None or isinstance(value, (Recorded, Unpacked)):
         return True

@@ -3,13 +3,13 @@
 Ops that compilers lower badly, or cannot lower, are replaced by simpler ops. Every replacement
 computes the same numbers, or computes them more accurately.
 
-Compiled code does not check its operands. With incompatible sizes or indices, it reads memory
+Compiled code does not check its operands. With incompatible sizes or indices, it may read memory
 outside of the operands. A component is therefore compiled only if `analysis.failures` proves that
-no op in it can fail. The proof may require that sizes of inputs are equal. Such sizes get the same
-name, or a number, and callers must pass inputs with these sizes. Equations between two different
-expressions are not solved. If the definition of an op does not state which sizes must be equal, all
-its operands must have constant sizes. A trial run of the kernel then shows that the sizes are
-compatible.
+no op of the component can fail. The proof may require that sizes of inputs are equal. Such sizes
+get the same name, or a number, and callers must pass inputs with these sizes. If a condition
+contains any other expression, the component is not compiled. If the definition of an op does not
+state which sizes must be equal, the op usually requires operands with constant sizes. The one-time
+check of the kernel then shows that the sizes are compatible.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from onnxfold.support.forks import cached_property
 # Only small constants become part of a kernel: a few numbers, such as exponents, limits and scales
 # of an image, and integers that may be shapes or indices. Other constants are inputs of the kernel:
 # weights, because all layers can then share one kernel, and tables, because compilers would
-# generate much code.
-_MAX_NUMBERS = 16
-_MAX_INDEX_BYTES = 1 << 16
+# generate much code. Strings and numbers of less than a byte are always part of a kernel.
+_MAX_NUMBERS = 16  # elements of a small constant
+_MAX_INDEX_BYTES = 1 << 16  # bytes of a constant of a type in `_INDICES`
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -63,16 +63,19 @@ _Sizes = list[int | str | None]
 
 
 class Component:
-    """A part of runtime_fold that has no nodes in common with other parts, as a separate model.
+    """A component of runtime_fold as a separate model. Two components have no nodes in common.
 
     Attributes:
+        outputs: Names of the outputs.
+        inputs: Names of the inputs, without weights.
         dtypes: The NumPy names of the dtypes of the outputs.
-        original: The unchanged nodes of runtime_fold. Inputs have no default values, because
-            callers pass all inputs to a kernel.
+        original: The model with the unchanged nodes of runtime_fold. Inputs have no default values,
+            because callers pass all inputs to a kernel.
         model: The model to compile.
         weights: Names of the weights that follow the inputs in calls of the kernel.
         content: The serialized model to compile. It is equal for components that differ only in
             names and in these weights.
+        graph_hash: SHA-256 of ``content``, in hexadecimal.
         demands: The requirements of the inputs, or the reason why the component is not compiled.
     """
 
@@ -97,16 +100,16 @@ _MAX_WORK_RATIO = 0.7
 """Maximum estimated work of a kernel that `auto` compiles, relative to the work of onnxruntime."""
 
 _MIN_SAVED = 4 << 20
-"""Minimum work in bytes that a kernel must save for `auto`. It takes about half a millisecond."""
+"""Minimum work in bytes that a kernel must save for `auto`. This work takes about 0.5 ms."""
 
 
 def reasons_not_to_compile(
     fold: ir.Model, components: Sequence[Sequence[str]], nominal: Mapping[str, int]
 ) -> dict[str, str]:
-    """Return the reasons why kernels are unlikely to be faster, by the component's first output.
+    """Return the reason why a kernel is unlikely to be faster, by the component's first output.
 
-    A kernel is timed before it is used. The cost of a wrong estimate is therefore only a useless
-    compilation or a missed faster kernel.
+    Components that a kernel is likely to speed up are omitted. A kernel is timed before it is used.
+    A wrong estimate therefore only causes a useless compilation, or the lack of a faster kernel.
     """
     sizes = NominalSizes(ModelFacts(fold, runtime_constants=fold.graph.inputs), nominal)
     values = {v.name: v for v in fold.graph.outputs}
@@ -122,10 +125,11 @@ def reasons_not_to_compile(
 
 
 def canonical(model: ir.Model) -> bytes:
-    """Serialize a model without names, texts and metadata, which do not affect the results.
+    """Serialize a model without everything that does not affect its results.
 
-    Values and symbolic dimensions are numbered in the order in which they appear. Similar layers
-    then have equal content, so one kernel computes all of them.
+    Texts, metadata and names of nodes are removed. The names of values and of symbolic dimensions
+    are replaced by numbers in the order in which they appear. Similar layers then have equal
+    content, so they can share a kernel.
     """
     clone = model.clone()
     common.ClearMetadataAndDocStringPass()(clone)
@@ -164,7 +168,11 @@ def canonical(model: ir.Model) -> bytes:
 
 
 def prepare(model: ir.Model) -> list[str]:
-    """Rewrite a model in place, and return the names of weights that became its last inputs."""
+    """Rewrite a model in place for compilers.
+
+    Returns:
+        The names of the weights that became the last inputs of the model.
+    """
     analysis = ModelFacts(model, runtime_constants=()).types
     _declare_sizes(analysis)
     names = Names(analysis.scopes.graphs())
@@ -181,10 +189,11 @@ def prepare(model: ir.Model) -> list[str]:
 
 
 def _declare_sizes(analysis: SymbolicAnalysis) -> None:
-    """Declare the static sizes of all results, given that no input is empty.
+    """Declare the known sizes of the results of nodes. Sizes that are not constant are left open.
 
-    IREE computes wrong sizes from a -1 in the computed shape of a Reshape. A 0 in that shape would
-    have another meaning if an input is empty, but kernels are not called with empty inputs.
+    Without these declarations, IREE computes wrong sizes from a -1 in the computed shape of a
+    Reshape. The sizes hold only if no input is empty, because a 0 in that shape has another
+    meaning. Kernels are never called with empty inputs.
     """
     graph = analysis.model.graph
     symbol = analysis.algebra.symbol
@@ -202,7 +211,7 @@ def _declare_sizes(analysis: SymbolicAnalysis) -> None:
 def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
     """Replace the product of a batch of matrices and one matrix by one larger product.
 
-    Importers would repeat the matrix for each element of the batch.
+    The importers of compilers would repeat the second matrix for each element of the batch.
     """
     a, b = node.inputs[:2]
     assert a is not None and b is not None
@@ -225,9 +234,10 @@ def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> 
 
 
 def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int) -> None:
-    """Subtract the mean before a normalization, which makes it more accurate.
+    """Subtract the mean from the input of a normalization, so that the result is more accurate.
 
-    Compilers compute the variance as E[x^2] - E[x]^2.
+    Compilers compute the variance as E[x^2] - E[x]^2. The difference loses precision if the mean is
+    large.
     """
     x = node.inputs[0]
     assert x is not None
@@ -238,13 +248,17 @@ def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int)
     axis = int(node.attributes.get_int("axis", -1) or 0) if is_layer else 2
     axes = list(range(axis % len(shape), len(shape)))
     make = NodeInserter(node, names)
-    # From opset 18 on, the axes are an operand.
+    # From opset 18 on, the axes of ReduceMean are an operand.
     mean = make.ReduceMean(x, axes=axes) if opset < 18 else make.ReduceMean(x, make.constant(axes))
     node.replace_input_with(0, make.Sub(x, mean))
 
 
 def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
-    """Turn blocks of elements that share a scale into an axis, because compilers reject blocks."""
+    """Replace DequantizeLinear with a block size by simpler ops, because compilers reject blocks.
+
+    A block contains the elements that share a scale. A Reshape turns the blocks into an axis. Only
+    8-bit integers of constant size with float32 scales are supported.
+    """
     x, scale, *zeros = (v for v in node.inputs if v is not None)
     size = node.attributes.get_int("block_size", 0)
     shape = analysis.of(x).static_shape
@@ -267,9 +281,10 @@ def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) 
 def _compute_in_float32(
     node: ir.Node, analysis: SymbolicAnalysis, names: Names, opsets: Mapping[str, int]
 ) -> None:
-    """Compute in float32 and round only the result to half precision, as onnxruntime does.
+    """Replace a node with operands in half precision by a node that computes in float32.
 
-    Compilers also compute sums in half precision. In float16, 2,048 + 1 is 2,048.
+    Only the result is rounded to half precision, as in onnxruntime. Compilers would compute sums in
+    half precision. In float16, 2,048 + 1 is 2,048.
     """
     halves = {v for v in node.inputs if v is not None and analysis.of(v).dtype in _HALF}
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
@@ -297,7 +312,11 @@ def _replace(node: ir.Node, new: ir.Value) -> None:
 
 
 def _weights_to_inputs(graph: ir.Graph) -> list[str]:
-    """Turn weights into inputs, in the order in which the nodes read them, and return the names."""
+    """Turn weights into the last inputs of a graph, and return their names.
+
+    The weights are in the order in which the nodes read them. The elements of other constants are
+    stored in the model.
+    """
     names: list[str] = []
     for value in dict.fromkeys(v for node in graph for v in operands_of(node)):
         tensor = storage.stored_tensor(value)
@@ -316,7 +335,7 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
 
 
 def is_weight(tensor: ir.TensorProtocol) -> bool:
-    """Return whether a constant becomes an input of a kernel."""
+    """Return whether a constant becomes an input of a kernel, see `_MAX_NUMBERS`."""
     if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
         return False
     return tensor.size > _MAX_NUMBERS and (
@@ -328,9 +347,11 @@ class Demands(NamedTuple):
     """The requirements of the inputs of a component.
 
     Attributes:
-        inputs: The types of the inputs. Sizes with the same name must be equal.
-        reason: The reason why the component may fail on such inputs. None if it can be compiled.
-        memory: The bytes of all values of the component, as in a `Kernel`.
+        inputs: The types of the inputs. Sizes with the same name must be equal. The list is empty
+            if the rank of an input is unknown.
+        reason: The reason why the component may fail on such inputs. None if no op can fail.
+        memory: Bytes of all values of the component, see `Kernel.memory`. The list is empty if
+            there is a reason.
     """
 
     inputs: list[TensorInfo]
@@ -339,12 +360,12 @@ class Demands(NamedTuple):
 
     @property
     def sizes(self) -> list[str]:
-        """Names of the sizes of the inputs."""
+        """The names of the symbolic dimensions of the inputs, with repetitions."""
         return [d for info in self.inputs for d in info.shape or () if isinstance(d, str)]
 
 
 def demands(model: ir.Model) -> Demands:
-    """Return the requirements of the inputs of a component."""
+    """Return the requirements of a component's inputs, or the reason why the component may fail."""
     sizes: dict[ir.Value, _Sizes] = {}
     for value in model.graph.inputs:
         if value.shape is None:
@@ -353,7 +374,8 @@ def demands(model: ir.Model) -> Demands:
         sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
     facts = ModelFacts(model, runtime_constants=())
     while True:
-        # Weights are inputs of kernels. The trial run of the kernel checks all other constants.
+        # The value of a weight is not fixed, because components that share a kernel have different
+        # weights. All other constants are part of the kernel.
         failures = Failures(facts, sizes, lambda tensor: not is_weight(tensor))
         found = (_reason(node, failures) for node in model.graph.all_nodes())
         reason = failures.reason or next(filter(None, found), None)
@@ -372,14 +394,19 @@ def demands(model: ir.Model) -> Demands:
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
-    """Return the bytes of all values. For a quotient, the size of the dividend is used."""
+    """Return an estimate of the bytes of all values, see `Kernel.memory`.
+
+    An expression such as a quotient counts as the product of its symbols. Negative terms of a sum
+    count as 0.
+    """
     algebra = failures.algebra
     counts: dict[tuple[str, ...], int] = {}
     nodes = model.graph.all_nodes()
     for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs if v.name)):
         fact = failures.fact(value)
         assert fact.shape is not None and fact.dtype is not None
-        # Ops in half precision are computed in float32, with a copy of each operand and result.
+        # Ops in half precision are computed in float32, with a copy of each operand and result. A
+        # value takes 2 bytes, 4 bytes in its copy as a result, and 4 bytes in a copy as an operand.
         width = 10 if fact.dtype in _HALF else max(fact.dtype.bitwidth // 8, 1)
         for monomial, count in terms_of(algebra.product(fact.shape)):
             names = tuple(sorted(name for k in monomial for name in _names(algebra, k)))
@@ -388,7 +415,7 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
 
 
 def _names(algebra: Algebra, index: int) -> set[str]:
-    """Return the names of the sizes in an atom."""
+    """Return the names of the symbols in an atom of an expression."""
     atom = algebra.atoms[index]
     if atom.op == "symbol":
         return {str(atom.args[0])}
@@ -402,7 +429,10 @@ def _reason(node: ir.Node, failures: Failures) -> str | None:
 
 
 def _equal_sizes(failures: Failures) -> tuple[str, str | int] | None:
-    """Return the name of a size of the inputs and the size to which it must be equal, or None."""
+    """Return the name of a size of the inputs, and the name or number to which it must be equal.
+
+    The result is None if the last checked node has no condition of this form.
+    """
     for pair in failures.unequal:
         one, other = (n if isinstance(n, int) else failures.algebra.name_of(n) for n in pair)
         if one is not None and isinstance(other, str):

@@ -1,4 +1,4 @@
-"""The contents of a bundle: its parts, its kernels, and the kernels that this machine runs."""
+"""The contents of a bundle: its models, its kernels, and the backends that run on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Kernel
 from onnxfold.support.system import cpu_features
 from onnxfold.support.tables import Printable, Table, bytes_text, first_of, time_text
 
-_MAX_ROWS = 12
+_MAX_ROWS = 12  # of a table, without the row that counts the others
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,15 @@ class KernelEntry:
     Attributes:
         outputs: Names of the folded tensors that the kernel computes.
         backend: The backend that compiled the kernel, or "onnxruntime" without a kernel.
-        target_cpu: The CPU level that the kernel requires, or the architecture with a hash of CPU
-            features, or None.
-        bytes: Size of the kernel's files, or None without files or if one is missing.
-        seconds: Wall time of a run, measured after compilation.
-        onnxruntime_seconds: Wall time of the same computation on onnxruntime.
+        target_cpu: The CPU that the kernel requires: a CPU level, the baseline of an architecture,
+            or the architecture with a hash of CPU features. None if no CPU is recorded.
+        bytes: Size of the kernel's files. None if there is no file or one is missing.
+        seconds: Wall time of a run, measured after compilation. None without a measurement.
+        onnxruntime_seconds: Wall time of the same computation on onnxruntime, or None.
         is_slower: Whether the kernel is slower than onnxruntime by more than the measurement noise.
-        max_error: Largest difference from onnxruntime, as a multiple of the tolerance.
-        reason: The reason why the component was not compiled, or None.
+        max_error: Largest difference from onnxruntime, as a multiple of the tolerance. None without
+            a check.
+        reason: The reason why the component was not compiled. None if it was compiled.
     """
 
     outputs: list[str]
@@ -53,7 +54,7 @@ class ComponentBackend:
     Attributes:
         outputs: Names of the folded tensors of the component.
         backend: The backend of the kernel that runs, or "onnxruntime".
-        target_cpu: The CPU level of the kernel, or None for onnxruntime.
+        target_cpu: The CPU that the kernel requires, as in `KernelEntry`. None for onnxruntime.
         reason: The reason why onnxruntime runs, or None for a kernel.
     """
 
@@ -76,8 +77,8 @@ class BundleContents(Printable):
         cached_bytes: Bytes of the folded tensors at nominal sizes.
         entry_bytes: Bytes of entry, including its data file.
         runtime_fold_bytes: Bytes of runtime_fold, including its data file, or 0 without a fold.
-        kernels: All kernels of the bundle, and components without a kernel.
-        cpu: The level of this CPU, or its architecture with a hash of its features.
+        kernels: All kernels of the bundle, and the components without a kernel.
+        cpu: The level of this CPU, or the architecture with a hash of the CPU's features.
         here: The backend of each component on this machine with ``backend="auto"``.
     """
 
@@ -145,7 +146,7 @@ def take_contents(path: str | os.PathLike[str]) -> BundleContents:
 
 
 def _bytes_of_model(path: Path) -> int:
-    """Return the bytes of a model and its data file. Missing files count as 0."""
+    """Return the size in bytes of a model and its data file. A missing file counts as 0."""
     files = (path, path.with_name(f"{path.name}.data"))
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -221,7 +222,10 @@ def _kernel_row(kernel: KernelEntry) -> tuple[str, ...]:
 
 
 def _grouped(rows: Sequence[tuple[list[str], tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """Return the rows of a table. Components with the same columns share a row."""
+    """Return the rows of a table. Components with the same columns share a row.
+
+    If there are more than `_MAX_ROWS` rows, one row counts the omitted rows.
+    """
     names: dict[tuple[str, ...], list[str]] = {}
     for outputs, columns in rows:
         names.setdefault(columns, []).append(", ".join(outputs))

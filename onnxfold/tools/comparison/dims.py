@@ -17,17 +17,20 @@ _IMAGE_SIZES = (32, 64)  # pixels; vision models usually halve the size up to fi
 
 
 def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
-    """Return the names of the dynamic dimensions, in order of appearance.
+    """Return the names of the dynamic dimensions of inputs, each once, in order of appearance.
 
-    An expression has the names of its symbols. Dimension 2 of the input `x` is "x[2]" if it has no
-    name.
+    For an expression, these are the names in the expression. If dimension 2 of the input `x` has no
+    name, its name is "x[2]".
     """
     axes = (names for value in inputs for names in axes_of(value))
     return list(dict.fromkeys(name for names in axes for name in names))
 
 
 def axes_of(value: ir.Value) -> list[list[str]]:
-    """Return, for each axis of an input, the dynamic dimensions that its size depends on."""
+    """Return, for each axis of an input, the names of the dynamic dimensions that determine it.
+
+    The result is empty if the rank is unknown.
+    """
     axes: list[list[str]] = []
     for axis, dim in enumerate(value.shape or ()):
         if isinstance(dim, ir.SymbolicDim) and name_of(dim):
@@ -39,10 +42,11 @@ def axes_of(value: ir.Value) -> list[list[str]]:
 
 
 def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
-    """Return small sizes by name. They are distinct for up to 64 names, and depend on the seed.
+    """Return small sizes by name, which depend on the seed. Up to 64 sizes are distinct.
 
-    Distinct sizes reveal a dimension that was frozen or confused with another one. Exporters of
-    decoders name the sum of the past and the current length "total".
+    Distinct sizes reveal a dimension that was frozen or confused with another one. There are two
+    exceptions. The height and the width of images are 32 or 64. If there are a "past" and a "seq"
+    length, each "total" length is their sum, because exporters of decoders use these names.
     """
     sizes = {name: 2 + index % _MAX_DISTINCT + seed for index, name in enumerate(names)}
     for index, name in enumerate(sizes):
@@ -64,7 +68,7 @@ def usual_sizes(names: Iterable[str], fixed: Mapping[str, int], size: int) -> di
 def is_batch(name: str) -> bool:
     """Return whether a name is that of a batch dimension.
 
-    The first dimension of an input counts as a batch if it has no name.
+    The first dimension of an input also counts as a batch dimension if this dimension has no name.
     """
     return "batch" in name.lower() or name.endswith("[0]")
 
@@ -86,8 +90,9 @@ def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of an input for sizes of its dynamic dimensions.
 
     Args:
-        value: The input. It counts as a vector if its rank is unknown.
-        sizes: Sizes by the names of `symbols_of`. Other dimensions have size 2.
+        value: The input. An input of unknown rank counts as a vector of size 2.
+        sizes: Sizes by the names of `symbols_of`. Dynamic dimensions without a size here have size
+            2.
     """
     if value.shape is None:
         return (_DEFAULT_SIZE,)
@@ -97,12 +102,12 @@ def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "") -> int:
-    """Return the size of a dimension.
+    """Return the size of a dimension, or 2 if ``sizes`` does not determine the size.
 
     Args:
         dim: The dimension.
         sizes: Sizes by name.
-        name: The key in ``sizes`` of a dimension without a name.
+        name: The key in ``sizes`` for a dimension without a name.
     """
     if isinstance(dim, int) and dim >= 0:
         return dim

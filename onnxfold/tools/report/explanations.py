@@ -1,4 +1,4 @@
-"""Explain why nodes with constant inputs are folded or kept, and why a node runs each time."""
+"""Explain why nodes are folded or kept, why a node runs each time, and how far rules match."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ _MAX_NAMES = 8  # in a line
 
 @dataclass(frozen=True)
 class PathStep:
-    """A value on the path from a node up to an input, and the op or input that produces it."""
+    """A value on the path from a node up to an input.
+
+    ``made_by`` is the op that produces the value, or describes the value if it is an input.
+    """
 
     value: str
     made_by: str
@@ -64,10 +67,11 @@ class Why(Printable):
             holder runs as one node, so ``inputs`` and ``blockers`` include those of the holder.
         is_variable: Whether the operands or the results change from run to run.
         is_constant_per_batch: Whether only the sizes of the results change from run to run.
-        operands: The operands that change from run to run, including values that its subgraphs
-            capture.
+        operands: The node's operands that change from run to run, including values that subgraphs
+            of the node capture.
         path: A shortest path from one of these operands up to a graph input. Without such an
-            input, the path ends at a value that changes by itself, such as a random value.
+            input, the path ends at a value that changes by itself, such as a random value. The
+            path is empty if there are no such operands.
         inputs: All inputs of the main graph that the node depends on.
         blockers: Reasons why this node, or a node that it depends on, runs each time even with
             constant operands, by op and name.
@@ -160,21 +164,23 @@ def explain(
 ) -> Decisions | RuleMatches:
     """Return the reason why each node with constant inputs would be folded or kept.
 
-    With ``node``, return how far a rule matches at this node in the original and in the optimized
-    model, and the first pattern element or condition that fails.
+    With ``node``, return how far rules match at this node in the original and in the optimized
+    model, and the first pattern elements or conditions that fail.
 
     Args:
         source: The model: a path or a model in memory, which is not changed.
         node: The name of a node, or of one of its results. The node may be in a subgraph or
             function.
-        rule: The name of a rule. By default, the rules that match the most nodes before ``node``.
+        rule: The name of a rule, which requires ``node``. By default, the rules that come closest
+            to a match are used.
         options: See `onnxfold.api.options.OptionArguments`.
 
     Returns:
-        A decision for each node with constant inputs. Nothing is written.
+        A decision for each node with constant inputs, or the matches at ``node``. Nothing is
+        written.
 
     Raises:
-        UsageError: No node or no rule has that name.
+        UsageError: No node or rule has the given name, or ``rule`` is given without ``node``.
         OnnxFoldError: The model or an option is invalid.
     """
     if rule is not None and node is None:
@@ -236,7 +242,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
 
 
 def _rule_matches(source: ModelLike, name: str, rule: str | None, options: Options) -> RuleMatches:
-    """Return how far a rule, or the closest rules, match at a node."""
+    """Return how far the rule of a name matches at a node; without a name, the closest rules."""
     named_rule = None if rule is None else rule_named(rule, options)
     model = storage.opened(source)
     if separate_initializers(model):
@@ -295,9 +301,10 @@ def _plain_label(node: ir.Node) -> str:
 
 
 class _Trace(NamedTuple):
-    """The values that a node depends on and that change from run to run.
+    """The dependencies of a node on values that change from run to run.
 
-    ``path`` and ``blockers`` have the same meaning as in `Why`.
+    ``values`` has all values of this kind that the node depends on. ``path`` and ``blockers`` have
+    the same meaning as in `Why`.
     """
 
     path: list[PathStep]
@@ -308,8 +315,8 @@ class _Trace(NamedTuple):
 class _Dependencies:
     """The dependencies of nodes on values that change from run to run.
 
-    A node with subgraphs depends on the values that they capture. Inputs of a loop's body depend
-    on the operands of the loop, and inputs of a function on the operands of all its calls.
+    A node with subgraphs depends on the values that the subgraphs capture. Inputs of a loop's body
+    depend on the operands of the loop, and inputs of a function on the operands of all its calls.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -321,7 +328,7 @@ class _Dependencies:
         self.constness = without_runtime_constants.constness
         self.level_of = without_runtime_constants.level_of
         self._arguments: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
-        """The values that an input of a body or function may have."""
+        """The values on which an input of a body or function may depend."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):
             if node.op_identifier() in model.functions:
                 inputs = model.functions[node.op_identifier()].inputs
@@ -336,7 +343,7 @@ class _Dependencies:
         return node if scope is None or scope.parent is None else self.outermost(scope.parent)
 
     def trace(self, node: ir.Node) -> _Trace:
-        """Return the values that the node depends on, in breadth-first order."""
+        """Return the dependencies of the node, which are found by a breadth-first search."""
         consumers: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.variable_operands(node))
         pending = [*consumers]
         roots = []
@@ -362,7 +369,7 @@ class _Dependencies:
         return _Trace(path[::-1], consumers.keys(), self._blockers(nodes))
 
     def variable_operands(self, node: ir.Node) -> list[ir.Value]:
-        """Return the operands and captured values that change from run to run."""
+        """Return the node's operands and captured values that change from run to run."""
         return self._variable((*node.inputs, *captured_values(node)))
 
     def _variable(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
@@ -380,7 +387,7 @@ class _Dependencies:
         return blockers
 
     def _source(self, value: ir.Value) -> str:
-        """Return the op that produces a value, or the kind of input that it is."""
+        """Return the op that produces a value, or a description of the input that the value is."""
         producer = value.producer()
         scope = self._scopes.find(value.graph)
         if producer is not None:

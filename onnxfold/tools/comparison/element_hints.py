@@ -14,7 +14,7 @@ from onnxfold.ops.application import constant_number
 from onnxfold.ops.definition import ElementBound
 from onnxfold.tools.comparison.dims import size_of
 
-_MAX_COLUMNS = 4096  # of a string input that are distinguished
+_MAX_COLUMNS = 4096  # columns of a string input that have their own words
 
 
 @dataclass
@@ -22,10 +22,10 @@ class IntegerUse:
     """Properties of the elements of an integer input that follow from the graph.
 
     Attributes:
-        minimum: The smallest element that is not used as a negative index.
-        bounds: Exclusive upper bounds. Each is the size of an indexed axis and the constant that is
-            added to the elements before they are used as indices.
-        compared: Elements for both outcomes of each comparison with a constant, in graph order.
+        minimum: The smallest element from which no negative index is computed.
+        bounds: Exclusive upper bounds of indices. Each is a pair of the bound, such as the size of
+            an axis, and the constant that is added to the elements to compute the indices.
+        compared: Elements for both outcomes of each comparison with a constant.
     """
 
     minimum: int = 0
@@ -33,7 +33,11 @@ class IntegerUse:
     compared: list[int] = field(default_factory=list)
 
     def limit(self, sizes: Mapping[str, int]) -> int | None:
-        """Return the exclusive upper bound for sizes of dimensions, or None if it is unknown."""
+        """Return the exclusive upper bound of the elements, or None if the input has no bound.
+
+        Args:
+            sizes: Sizes of dimensions, by name.
+        """
         limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
         return max(self.minimum + 1, min(limits)) if limits else None
 
@@ -42,8 +46,8 @@ def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
     """Return the properties of the elements of an integer input.
 
     The search follows the input through model-local functions and ops that move elements or add a
-    constant. The search ends at the tables that the elements index and the constants that they are
-    compared with.
+    constant. The search finds the tables that the elements index, and the constants with which
+    the elements are compared.
     """
     use = IntegerUse()
     seen = {value}
@@ -71,7 +75,10 @@ def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
 def _index_bound(
     types: SymbolicAnalysis, node: ir.Node, position: int
 ) -> int | ir.SymbolicDim | None:
-    """Return the exclusive upper bound of an operand's indices, or None if it is unknown."""
+    """Return the exclusive upper bound of an operand whose elements are indices.
+
+    The result is None if the elements are not indices, or if the bound is unknown.
+    """
     bound = definition_of(node).index_bound(position, node)
     if bound is None:
         return None
@@ -87,7 +94,10 @@ def _index_bound(
 
 
 def carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
-    """Return the values that contain the elements of an operand: results, or function inputs."""
+    """Return the values to which a node moves the elements of an operand.
+
+    These are results of the node, or the input of the model-local function that the node calls.
+    """
     function = model.functions.get(node.op_identifier())
     if function is not None:
         return [function.inputs[position]] if position < len(function.inputs) else []
@@ -95,12 +105,13 @@ def carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
 
 
 def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
-    """Return the words that ops look up in the columns of a string input, by column.
+    """Return the words with which ops compare the elements of a string input, by column.
 
-    A column is an index on the last axis. The search follows the input through ops that move its
-    elements or select columns. If several ops look up a column, the result has the words that are
-    common to all ops, or the words of all ops if no word is common. If the number of columns is
-    unknown, the only column is 0.
+    A column is an index on the last axis. A column without words is not in the result. The search
+    follows the input through ops that move elements or select columns. If several ops compare a
+    column, the result has the words that are common to all ops, or the words of all ops if no word
+    is common. If the number of columns is unknown, the only column is 0. At most the first 4096
+    columns are searched.
     """
     width = value.shape[-1] if value.shape else 1
     count = min(width, _MAX_COLUMNS) if isinstance(width, int) else 1
@@ -126,6 +137,6 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
 
 
 def _common_words(lists: list[list[str]]) -> list[str]:
-    """Return the words that are in all lists, or the words of any list if no word is in all."""
+    """Return the words that all lists contain, or all words if no word is in all lists."""
     common = [word for word in lists[0] if all(word in words for words in lists)]
     return common or list(dict.fromkeys(itertools.chain(*lists)))

@@ -60,19 +60,20 @@ class Inventory(Printable):
     Attributes:
         path: The file.
         ir_version: The IR version.
-        producer: Name and version of the program that wrote the model.
+        producer: Name and version of the program that wrote the model, or "" if unknown.
         opsets: Opset version by domain ("" is the default domain).
         inputs: Graph inputs. The type of an input with a default value ends in "(has a default)".
         outputs: Graph outputs.
         nodes: Number of nodes by op type, including those of subgraphs and functions.
         functions: Number of functions.
         parameters: Number of elements of stored tensors, without INT32, INT64, BOOL and STRING.
-        tensors: Number of stored tensors: initializers and values of `Constant` nodes.
+        tensors: Number of stored tensors: initializers, and tensors in attributes of nodes such as
+            `Constant`.
         tensor_bytes: Bytes of the stored tensors.
         stored_bytes: Bytes of the file and its external data.
-        largest: The largest tensors in descending order of bytes.
-        unread: The reason why external data could not be read, or None. With a reason, the sizes
-            are those that the model declares.
+        largest: Up to ten of the largest tensors, in descending order of bytes.
+        unread: The reason why external data could not be read, or None. With a reason, the sizes of
+            external tensors are those that the model declares.
     """
 
     path: str
@@ -111,7 +112,11 @@ class Inventory(Printable):
 
 
 def take_inventory(path: str | os.PathLike[str]) -> Inventory:
-    """Return the inventory of a file, whose external data may be missing."""
+    """Return the inventory of a model file, whose external data may be missing.
+
+    Raises:
+        ModelError: The file cannot be read.
+    """
     model, reason = load_to_inspect(path)
     inventory = inventory_of(model, path)
     if reason is not None:
@@ -123,10 +128,13 @@ def take_inventory(path: str | os.PathLike[str]) -> Inventory:
 
 
 def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]:
-    """Load a model, without its external data if that cannot be read.
+    """Load a model, without its external data if these data cannot be read.
 
     Returns:
         The model, and the reason why the external data cannot be read, or None.
+
+    Raises:
+        ModelError: The file cannot be read.
     """
     try:
         return storage.load(path), None
@@ -161,7 +169,11 @@ def largest_first(model: ir.Model) -> list[TensorEntry]:
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of all graphs, and tensors in attributes with their node's output."""
+    """Yield all stored tensors of a model.
+
+    An initializer is yielded with its value. A tensor in an attribute is yielded with the first
+    output of the attribute's node.
+    """
     for graph in all_graphs(model):
         yield from storage.initializers_of(graph)
         for node in graph:
@@ -169,12 +181,12 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     # Attr.as_tensor() checks a protocol, which is slow for 10,000 attributes
                     tensor = attribute.value
-                    if tensor.dtype != ir.DataType.UNDEFINED:  # undefined only in damaged files
+                    if tensor.dtype != ir.DataType.UNDEFINED:  # only damaged files have such tensors
                         yield node.outputs[0], tensor
 
 
 def parameters_in(tensor: ir.TensorProtocol) -> int:
-    """Return the number of elements, or 0 for tensors that are not parameters."""
+    """Return the number of elements, or 0 for a tensor whose dtype is not one of parameters."""
     return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 
@@ -185,7 +197,7 @@ def _value_info(value: ir.Value) -> InterfaceValue:
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A property of each model as text. None for a model without the property."""
+    """A property that differs between two models. A model without it has None instead of a text."""
 
     name: str
     before: str | None
@@ -200,8 +212,8 @@ class TensorChange:
         name: The name in the first model, or in the second model for an added tensor.
         kind: "removed", "added", "renamed" (the second model has the same type and bytes under
             another name) or "changed" (another type, shape or content under the same name).
-        before: The tensor of the first model, or None if it was added.
-        after: The tensor of the second model, or None if it was removed.
+        before: The tensor of the first model, or None for an added tensor.
+        after: The tensor of the second model, or None for a removed tensor.
     """
 
     name: str
@@ -211,7 +223,7 @@ class TensorChange:
 
     @property
     def bytes(self) -> int:
-        """The size of the larger one of both tensors, in bytes."""
+        """The size in bytes of ``before`` or ``after``, whichever is larger."""
         return max(t.bytes for t in (self.before, self.after) if t is not None)
 
 
@@ -230,7 +242,7 @@ class Difference(Printable):
         outputs: Changes of graph outputs, regardless of their order.
         same_tensors: Number of tensors with the same name and content in both models.
         same_bytes: Bytes of these tensors.
-        tensors: All other tensors in descending order of bytes.
+        tensors: Changes of all other tensors in descending order of bytes.
     """
 
     before: str
@@ -277,11 +289,11 @@ class Difference(Printable):
 def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
     """Return the differences of the models in two files.
 
-    Tensors with the same type and shape are compared by hashes of their bytes, which are read in
-    blocks of one mebibyte.
+    Tensors with the same type and shape are compared by hashes of their bytes. Bytes in a file are
+    read in blocks of one mebibyte.
 
     Raises:
-        ModelError: A file cannot be read.
+        ModelError: A file or its external data cannot be read.
     """
     first = storage.load(before)
     second = storage.load(after)
@@ -321,7 +333,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldC
 
 
 def _by_name(model: ir.Model) -> _Tensors:
-    """Return the tensors by name and by index among those with the same name."""
+    """Return the tensors by name and by index among the tensors with the same name."""
     counts: Counter[str] = Counter()
     tensors: dict[tuple[str, int], tuple[TensorEntry, ir.TensorProtocol]] = {}
     for value, tensor in stored_tensors(model):
@@ -332,7 +344,7 @@ def _by_name(model: ir.Model) -> _Tensors:
 
 
 def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
-    """Return the tensors with the same name and content in both models, and all changes."""
+    """Return the tensors with the same name and content in both models, and the changes of others."""
     same: list[TensorEntry] = []
     changes: list[TensorChange] = []
     added: dict[tuple[str, bytes], list[TensorEntry]] = defaultdict(list)
@@ -355,7 +367,7 @@ def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:
-    """Return the digest of the stored bytes, which are read in blocks."""
+    """Return the digest of a tensor's elements. Bytes in a file are read in blocks."""
     digest = hashlib.blake2b(digest_size=16)
     span = storage.span_of(tensor)
     if span is None:

@@ -44,7 +44,8 @@ def random_floats(
         rng: The source of random numbers.
         dtype: The element type.
         shape: The shape.
-        make: The function that returns the real parts, by default standard normal numbers.
+        make: The function that returns the real parts, by default standard normal numbers. The
+            imaginary parts are always standard normal numbers.
     """
     numbers = np.asarray(rng.standard_normal(shape) if make is None else make(rng, shape))
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
@@ -56,7 +57,7 @@ def random_floats(
 
 
 def integer_range(dtype: ir.DataType) -> tuple[int, int]:
-    """Return the lowest value and the exclusive bound of an integer type."""
+    """Return the lowest value and the exclusive upper bound of an integer type."""
     if dtype.is_signed():
         half = 1 << (dtype.bitwidth - 1)
         return -half, half
@@ -66,7 +67,9 @@ def integer_range(dtype: ir.DataType) -> tuple[int, int]:
 def user_feeds(
     feeds: UserFeeds, required: list[ir.Value], optional: list[ir.Value]
 ) -> dict[str, Feeds]:
-    """Return the feeds of one or more runs, by the name of the run.
+    """Return the user's feeds of one or more runs, by the name of the run.
+
+    The name of a run is "given" for arrays, and otherwise the name of the file or folder.
 
     Args:
         feeds: Arrays by input name, an .npz file with such arrays, a folder with `input_0.pb`, ...
@@ -75,7 +78,8 @@ def user_feeds(
         optional: Inputs with a default value, which may be fed.
 
     Raises:
-        UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
+        UsageError: A file is missing or cannot be read, or names, types or ranks do not fit the
+            inputs.
     """
     inputs = [*required, *optional]
     runs: dict[str, Mapping[str, Any]] = {}
@@ -105,7 +109,10 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 
 def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
-    """Return one test data set. The file input_N.pb belongs to input number N."""
+    """Return one test data set. The file input_N.pb belongs to input number N.
+
+    The result is empty if the folder has no such file.
+    """
     feeds: dict[str, Any] = {}
     for file in folder.glob("input_*.pb"):
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
@@ -135,7 +142,13 @@ def _checked(feeds: Mapping[str, Any], required: list[ir.Value], inputs: list[ir
 
 
 def _converted(feed: Any, model_input: ir.Value) -> Feed:
-    """Convert the feed of an input. An optional without a value is None."""
+    """Convert the feed of an input to an array, or to a list of arrays for a sequence.
+
+    The result is None if the feed is None, which is an optional without a value.
+
+    Raises:
+        UsageError: The feed does not have the type of the input.
+    """
     if feed is None:
         return None
     type_ = model_input.type
@@ -150,7 +163,13 @@ def _converted(feed: Any, model_input: ir.Value) -> Feed:
 
 
 def _array_for(feed: Any, model_input: ir.Value) -> Array:
-    """Convert lists of numbers to the input's dtype. An array must have this dtype."""
+    """Return a feed as an array of the input's dtype.
+
+    Lists and numbers are converted. An array must already have the dtype, or contain its raw bytes.
+
+    Raises:
+        UsageError: The feed cannot be converted, or has another dtype or rank than the input.
+    """
     name = model_input.name
     if model_input.dtype is None:
         return np.asarray(feed)
@@ -180,8 +199,9 @@ class Numbers(NamedTuple):
 
     Attributes:
         name: The name in messages.
-        floats: The function that returns floating-point numbers.
-        integers: The smallest and the largest integer, or None for the limits of the type.
+        floats: The function that returns floating-point numbers for a generator and a shape.
+        integers: The smallest and the largest integer. None for integers close to the limits of the
+            type, to half of the upper limit, and to 0.
     """
 
     name: str
@@ -190,7 +210,7 @@ class Numbers(NamedTuple):
 
 
 def _some_nonfinite(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """Return numbers with NaNs or infinities: at least one, at most max(3, size / 8)."""
+    """Return numbers that include 1 to max(3, size / 8) NaNs and infinities."""
     numbers = np.asarray(rng.standard_normal(shape))
     flat = numbers.reshape(-1)
     limit = min(flat.size, max(3, flat.size // 8))

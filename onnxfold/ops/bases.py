@@ -1,8 +1,8 @@
 """Tensors that are broadcasts of smaller tensors, and ops applied to them.
 
-A tensor is *uniform* along an axis if all its slices along this axis are equal. It is a broadcast
-of its *base*, which has size 1 on the uniform axes. `Op.on_bases` describes how the base of a
-result is computed from the bases of the operands.
+A tensor is *uniform* along an axis if all its slices along this axis are equal. The tensor is then
+a broadcast of its *base*. The base has size 1 on the uniform axes, and equals the tensor on the
+others. `Op.on_bases` describes how the base of a result is computed from the bases of the operands.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Broadcast:
         return self.base_shape_with(NO_AXES)
 
     def base_shape_with(self, full_axes: Axes) -> Shape:
-        """Return the shape of the base after an expansion along some axes."""
+        """Return the shape of the base after an expansion to the full size on some axes."""
         repeated = self.uniform - full_axes
         return tuple(1 if k in repeated else size for k, size in enumerate(self.shape))
 
@@ -47,10 +47,10 @@ class Broadcast:
         return all(isinstance(size, int) for size in self.base_shape)
 
     def repeated(self, axes: Iterable[int]) -> Axes:
-        """Return the axes among ``axes`` on which the tensor is larger than its base.
+        """Return the axes among ``axes`` on which the sizes of the tensor and its base differ.
 
         Raises:
-            Undecided: One of these sizes is not a number.
+            Undecided: The size of the tensor on such an axis is not a number.
         """
         repeated = {axis for axis in axes if axis in self.uniform and self.shape[axis] != 1}
         if not all(isinstance(self.shape[axis], int) for axis in repeated):
@@ -60,22 +60,23 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class OpOnBases:
-    """The base of a result as the result of the same op on the bases of the operands."""
+    """Results whose bases are the results of the same op on the bases of the operands."""
 
     uniform: Axes
     """The uniform axes of every result."""
     full_axes: Mapping[int, Axes] = field(default_factory=dict)
-    """The axes on which the base of an operand is expanded to the operand's size, by operand."""
+    """The axes on which the base of an operand is expanded to the operand's size, by the index of
+    the operand."""
     replaced: Mapping[int, Array] = field(default_factory=dict)
     """The constants that replace operands, by the index of the operand."""
 
 
 @dataclass(frozen=True)
 class ReshapedBase:
-    """The base of every result as the reshaped base of an operand."""
+    """Results whose bases have the elements of an operand's base, with another shape."""
 
     uniform: Axes
-    """The uniform axes of the result."""
+    """The uniform axes of every result."""
     operand: int = 0
     full_axes: Axes = NO_AXES
     """The axes on which the base is expanded to the operand's size before the reshape."""
@@ -96,7 +97,7 @@ BaseOfResult = OpOnBases | ReshapedBase | Filled
 
 @dataclass(frozen=True)
 class OperandBases:
-    """The operands of a node as broadcasts, which are the argument of `Op.on_bases`."""
+    """The argument of `Op.on_bases`: the operands of a node as broadcasts of constants."""
 
     application: Application
     """The facts of the operands, and the attributes."""
@@ -106,14 +107,18 @@ class OperandBases:
     """The shape of the first result."""
 
     def operand(self, k: int) -> Broadcast:
-        """Return an operand. Raises Undecided if it is not a broadcast of a constant."""
+        """Return an operand.
+
+        Raises:
+            Undecided: The operand is omitted, or is not a broadcast of a constant.
+        """
         operand = self.operands[k] if k < len(self.operands) else None
         if operand is None:
             raise Undecided
         return operand
 
     def all_operands(self) -> dict[int, Broadcast]:
-        """Return all operands that are not omitted.
+        """Return all operands that are not omitted, by index.
 
         Raises:
             Undecided: An operand is not a broadcast of a constant.
@@ -123,7 +128,11 @@ class OperandBases:
 
 
 def elementwise(a: OperandBases) -> OpOnBases:
-    """Return the base of the result of an element-wise op with broadcasting."""
+    """Return the base of the result of an element-wise op with broadcasting.
+
+    Raises:
+        Undecided: An operand is not a broadcast of a constant.
+    """
     return OpOnBases(uniform_in_all(a.all_operands().values(), len(a.result)))
 
 
@@ -139,7 +148,11 @@ def uniform_in_all(operands: Iterable[Broadcast], rank: int) -> Axes:
 def along_axes(a: OperandBases, axes: Iterable[int]) -> OpOnBases:
     """Return the base of the result of an op that combines elements along some axes.
 
-    The result has the shape of the first operand. The other operands are not changed.
+    The result has the shape of the first operand. The other operands are not expanded.
+
+    Raises:
+        Undecided: An operand is not a broadcast of a constant, or the size of an expanded axis is
+            not a number.
     """
     a.all_operands()
     first = a.operand(0)
@@ -151,8 +164,12 @@ def reshaped(a: OperandBases) -> ReshapedBase:
     """Return the base of a result with the elements of the first operand in the same order.
 
     The axes of both shapes are grouped so that corresponding groups have equal numbers of elements.
-    A group is uniform in the result if all its axes are uniform in the operand. If only some of
-    them are uniform, they are expanded.
+    A group is uniform in the result if all its axes are uniform in the operand. If only some axes
+    of a group are uniform, the base is expanded on these axes.
+
+    Raises:
+        Undecided: The first operand is not a broadcast of a constant, the axes cannot be grouped,
+            or the size of an expanded axis is not a number.
     """
     operand = a.operand(0)
     algebra = a.application.algebra
@@ -170,8 +187,10 @@ def reshaped(a: OperandBases) -> ReshapedBase:
 def _groups(algebra: Algebra, shape: Shape, result: Shape) -> list[tuple[range, range]]:
     """Return the smallest consecutive groups of axes with equal numbers of elements.
 
+    Each group is a range of axes of ``shape`` and a range of axes of ``result``.
+
     Raises:
-        Undecided: Not all axes can be grouped.
+        Undecided: A size is 0, or not all axes can be grouped.
     """
     if 0 in shape or 0 in result:
         raise Undecided

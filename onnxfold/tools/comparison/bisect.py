@@ -22,8 +22,8 @@ from onnxfold.tools.comparison.feeds import Feeds
 from onnxfold.tools.comparison.result import FirstDifference, OutputResult
 from onnxfold.tools.comparison.runners import Opener, Outputs, Subject
 
-_GROUP_BYTES = 48 << 20  # outputs of one run
-_MAX_GROUPS = 8  # for more bytes, the groups are larger
+_GROUP_BYTES = 48 << 20  # of the values that one run returns in addition to the outputs
+_MAX_GROUPS = 8  # instead of more groups, the groups have more bytes
 _UNKNOWN_BYTES = 1 << 16  # assumed for a value of unknown shape
 _MAX_NODES = 20  # in the result, for each model
 
@@ -31,7 +31,8 @@ _MAX_NODES = 20  # in the result, for each model
 class Side:
     """A model to search.
 
-    Variants of the model with other outputs are written beside it, and share its weights.
+    Variants of the model with further outputs are written into the folder of the model's file. The
+    variants share the weights of this file.
     """
 
     def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
@@ -44,13 +45,18 @@ class Side:
         """Number of runs of the model."""
 
     def compute(self, values: Sequence[ir.Value]) -> Outputs:
-        """Run the model with these values as further outputs, and return them by name."""
+        """Run the model with further outputs, and return the values of these outputs by name.
+
+        Raises:
+            CannotLoad, CannotRun: The model does not run with these outputs.
+        """
         self.runs += 1
         outputs = self.graph.outputs
         original_count = len(outputs)
         outputs.extend(value for value in values if not value.is_graph_output())
         storage.save(self.model, self._path, share_weights=True, fsync=False)
-        while len(outputs) > original_count:  # deleting a slice would leave them marked as outputs
+        # the deletion of a slice would leave the values marked as outputs
+        while len(outputs) > original_count:
             outputs.pop()
         runner = self._open(self._path)
         results = runner(self.feeds)
@@ -67,14 +73,17 @@ class Search:
         self._a = a
         self._b = b
         self._facts = facts_of(a.model)
-        for value in a.graph.inputs:  # set the shapes of the feeds
+        for value in a.graph.inputs:  # the shapes of the feeds determine the bytes of values
             feed = a.feeds.get(value.name or "")
             if isinstance(feed, np.ndarray) and not self._facts.constness.is_constant(value):
                 self._facts.types.set(value, Fact(value.dtype, feed.shape))
         values_b: dict[str, ir.Value] = dict(b.graph.initializers)
         values_b.update((v.name, v) for node in b.graph for v in node.outputs if v.name)
         self._pairs: dict[ir.Value, ir.Value] = {}
-        """The value of the second model for each value of the first model."""
+        """The values that both models have by the same name, and that can be outputs.
+
+        The keys are the values of the first model, in topological order.
+        """
         for value in (value for node in a.graph for value in node.outputs):
             other = values_b.get(value.name or "")
             if other is not None and _can_be_output(value) and _can_be_output(other):
@@ -83,8 +92,10 @@ class Search:
     def first(self) -> FirstDifference | None:
         """Return the first value that differs, or None.
 
-        Values that depend on inputs are compared first, then the constants that the first
-        difference depends on. All constants together would take too many bytes.
+        Values that depend on inputs are compared first. Then the constants that the first
+        difference depends on are compared, or without a difference, the constants that the outputs
+        depend on. All constants together would take too many bytes. Values that change from run to
+        run in the first model are ignored.
 
         Raises:
             CannotLoad, CannotRun: A model does not run with intermediate values as outputs.
@@ -131,7 +142,10 @@ class Search:
     def _differences(
         self, values: Iterable[ir.Value], a: Outputs, b: Outputs
     ) -> dict[ir.Value, OutputResult]:
-        """Return the values that are not within the tolerance, each with its first result."""
+        """Return the values that are not within the tolerance.
+
+        Each value has the first of its results that is not within the tolerance.
+        """
         differences = {}
         for value in values:
             name = value.name or ""
@@ -157,7 +171,11 @@ class Search:
     def _ingredients(
         self, value: ir.Value, equal: Collection[ir.Value]
     ) -> Iterator[tuple[str, str]]:
-        """Yield the operands of the first model's node, each with the result of its comparison."""
+        """Yield the operands of the node that computes a value in the first model.
+
+        Yields:
+            The name of an operand, and its state as in `FirstDifference.ingredients`.
+        """
         node = value.producer()
         node_b = self._pairs[value].producer()
         operands_b = {} if node_b is None else {v.name: v for v in node_b.inputs if v is not None}
@@ -178,7 +196,7 @@ class Search:
 
 
 def _can_be_output(value: ir.Value) -> bool:
-    """Return whether onnxruntime's Python interface returns the value as an array."""
+    """Return whether onnxruntime's Python interface can return the value as an output."""
     if isinstance(value.type, (ir.OptionalType, ir.SparseTensorType)):
         return False
     return value.dtype in (None, ir.DataType.STRING) or value.dtype.bitwidth >= 8

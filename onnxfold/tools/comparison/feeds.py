@@ -200,8 +200,8 @@ class Numbers(NamedTuple):
     Attributes:
         name: The name in messages.
         floats: The function that returns floating-point numbers for a generator and a shape.
-        integers: The smallest and the largest integer. None for integers close to the limits of the
-            type, to half of the upper limit, and to 0.
+        integers: The smallest and the largest integer. None for the limits of the type and a few
+            numbers between them.
     """
 
     name: str

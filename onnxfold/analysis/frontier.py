@@ -1,13 +1,15 @@
 """The frontier: the constant values to store so that the model has the fewest bytes.
 
-A constant region is a graph of ops and values. The rest of the model reads some of the values, the
-demanded ones. A demanded value is either stored, or its op is kept and the inputs of the op are
-required. So every path from values in the file to demanded values has a stored value: the stored
-values are a cut. The best cut is a minimum cut of a network in which every value is an edge with
-its stored bytes as capacity. Inputs shared by several ops, and weights with other uses, count once.
+A constant region is a graph of ops and values. The rest of the model reads some of these values,
+which are called demanded. A demanded value is stored, or its op is kept and the inputs of the op
+are required, too. So every path from a value in the file to a demanded value contains a stored
+value: the stored values are a cut. The best cut is a minimum cut of a network in which every value
+is an edge, and the capacity of the edge is the number of stored bytes. A value with several uses
+counts once.
 
 With a price for every kept op, the minimum cut folds more ops and stores more bytes. If bytes above
-the minimum are allowed, the highest affordable price is searched. It is a Lagrange multiplier.
+the minimum are allowed, `choose` searches for the highest affordable price, which is a Lagrange
+multiplier.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ FORBIDDEN = math.inf
 
 # Upper bound of prices: no region has that many bytes.
 _MAX_PRICE = 1 << 62
-# Number of prices that are tried, each half of the next higher one.
+# Number of positive prices that are tried. Each is half of the next higher one.
 _N_PRICES = 9
 _SOURCE = 0
 _SINK = 1
@@ -45,12 +47,12 @@ class Growth(NamedTuple):
 
     allowed: float
     per_op: float = math.inf
-    """Limit of these bytes for each additional folded op."""
+    """Maximum number of these bytes for each additional folded op."""
 
 
 @dataclass
 class Choice(Generic[V]):
-    """The values of a region to store."""
+    """The values of a region to store, and the growth that they use."""
 
     stored: set[V] = field(default_factory=set)
     spent: float = 0
@@ -66,9 +68,10 @@ def choose(
     """Return the values to store; of equally small sets, the one that folds the most ops.
 
     Args:
-        ops: The ops of the region in any order. All values except their outputs are in the file.
+        ops: The ops of the region in any order. Values that no op of the region computes are in
+            the file.
         demanded: The values that are read outside of the region.
-        cost: The stored bytes of each value, or FORBIDDEN if it cannot be stored.
+        cost: The stored bytes of each value, or FORBIDDEN if the value cannot be stored.
         growth: Allowances above the minimum, which apply one after the other.
     """
     demanded = set(demanded)
@@ -81,7 +84,8 @@ def choose(
         return total
     for allowed, per_op in growth:
         remaining = allowed
-        price = int(min(allowed, per_op, _MAX_PRICE))  # sums of whole bytes are exact
+        # prices are integers, because floating-point sums of integers are exact
+        price = int(min(allowed, per_op, _MAX_PRICE))
         offers = {part: part.bytes_per_op(price) for part in parts if part.n_kept and price}
         for part in sorted(offers, key=offers.__getitem__):
             if offers[part] < math.inf:
@@ -93,7 +97,7 @@ def choose(
 
 
 class _Part(Generic[V]):
-    """A set of ops that share no values with others, and their stored values."""
+    """Ops that can be cut separately from all other ops, and the stored values of these ops."""
 
     def __init__(
         self, ops: Sequence[RegionOp[V]], demanded: set[V], cost: Mapping[V, float]
@@ -107,13 +111,20 @@ class _Part(Generic[V]):
         _, self._bytes, self.n_kept = self._weigh(self.stored)
 
     def bytes_per_op(self, price: int) -> float:
-        """Return the additional bytes of the cut at a price for each additional folded op."""
+        """Return the additional bytes for each additional folded op in the cut at a price.
+
+        The result is infinite if the cut folds no more ops than the current one.
+        """
         _, nbytes, n_kept = self._weigh(self._cut(price))
         folded = self.n_kept - n_kept
         return (nbytes - self._bytes) / folded if folded > 0 else math.inf
 
     def spend(self, allowed: float, max_price: int) -> float:
-        """Use the cut at the highest affordable price; return the bytes that it adds."""
+        """Use the cut at the highest affordable price, and return the bytes that this cut adds.
+
+        If this cut folds no more ops than the current one, the current one is kept, and the result
+        is 0.
+        """
 
         def added_bytes(price: int) -> float:
             return self._weigh(self._cut(price))[1] - self._bytes
@@ -147,7 +158,10 @@ class _Part(Generic[V]):
         return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
-        """Return the required stored values, the total bytes, and the number of kept ops."""
+        """Return the required stored values, the total bytes, and the number of kept ops.
+
+        The total is the sum of the bytes of these values and the cost of the kept ops.
+        """
         kept: set[int] = set()
         required: set[V] = set()
         pending = list(self._demanded)
@@ -164,7 +178,10 @@ class _Part(Generic[V]):
 
 
 def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[list[RegionOp[V]]]:
-    """Split ops into parts that share no values with a cost and can be cut separately."""
+    """Split ops into parts that can be cut separately.
+
+    Different parts share only values that are in the file and cost nothing.
+    """
     parent = list(range(len(ops)))
 
     def find(k: int) -> int:
@@ -190,8 +207,8 @@ def _minimum_cut(
 ) -> set[V]:
     """Return the cheapest set of values to store.
 
-    Of equally cheap sets, it is the one closest to the demanded values. A kept op costs its own
-    cost plus the price, so a higher price never folds fewer ops.
+    Of equally cheap sets, the set closest to the demanded values is returned. A kept op costs its
+    own cost plus the price, so a higher price never folds fewer ops.
     """
     network = _Network()
     index: dict[V, int] = {}
@@ -223,18 +240,18 @@ def _minimum_cut(
 
 
 class _Network:
-    """A flow network, and its minimum cut with the smallest side of the sink.
+    """A flow network with a minimum cut whose side of the sink is the smallest.
 
-    A maximum preflow determines the cut. It is computed by the push-relabel algorithm with the
-    highest label first (A. Goldberg and R. Tarjan, "A new approach to the maximum-flow problem",
-    1988). Labels are lower bounds of the distance to the sink. If no vertex has a label, the sink
-    is unreachable from all vertices with higher labels. Excess that cannot reach the sink remains
-    at its vertex.
+    A maximum preflow determines the cut. The push-relabel algorithm computes the preflow and
+    discharges vertices with the highest label first (A. Goldberg and R. Tarjan, "A new approach to
+    the maximum-flow problem", 1988). Labels are lower bounds of the distance to the sink. If no
+    vertex has the label k, the sink is unreachable from all vertices with labels higher than k.
+    Excess that cannot reach the sink remains at its vertex.
     """
 
     def __init__(self) -> None:
-        self._heads: list[list[int]] = [[], []]  # vertex -> its edges
-        self._to: list[int] = []  # the edges k and k ^ 1 have opposite directions
+        self._heads: list[list[int]] = [[], []]  # the edges that start at each vertex
+        self._to: list[int] = []  # the end of each edge; k and k ^ 1 have opposite directions
         self._residual: list[float] = []
 
     def vertex(self) -> int:
@@ -316,7 +333,10 @@ class _Network:
         return label
 
     def _relabel(self, vertex: int, label: int) -> int:
-        """Raise the label of a vertex and return it, or the old one if the sink is unreachable."""
+        """Raise the label of a vertex, and return the new label.
+
+        If the sink is unreachable from the vertex, the old label is returned.
+        """
         self._position[vertex] = 0
         self._count[label] -= 1
         if not self._count[label]:

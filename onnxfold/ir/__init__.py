@@ -1,1 +1,1 @@
-"""Models: reading and writing files, editing graphs, and symbolic sizes."""
+"""Models: reading and writing of files, queries and edits of graphs, and symbolic sizes."""

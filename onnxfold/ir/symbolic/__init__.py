@@ -1,4 +1,4 @@
-"""Symbolic sizes as expressions of the sizes of inputs, and facts about values."""
+"""Expressions for integers that are known only at run time, and facts about values."""
 
 from onnxfold.ir.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.ir.symbolic.fact import UNKNOWN, Fact

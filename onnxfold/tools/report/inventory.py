@@ -181,7 +181,8 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                     # Attr.as_tensor() checks a protocol, which is slow for 10,000 attributes
                     tensor = attribute.value
-                    if tensor.dtype != ir.DataType.UNDEFINED:  # only damaged files have such tensors
+                    # only damaged files have tensors of an undefined dtype
+                    if tensor.dtype != ir.DataType.UNDEFINED:
                         yield node.outputs[0], tensor
 
 
@@ -344,7 +345,7 @@ def _by_name(model: ir.Model) -> _Tensors:
 
 
 def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
-    """Return the tensors with the same name and content in both models, and the changes of others."""
+    """Return the tensors with the same name and content in both models, and all other changes."""
     same: list[TensorEntry] = []
     changes: list[TensorChange] = []
     added: dict[tuple[str, bytes], list[TensorEntry]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The modules of a model with their nodes, weights, operations and share of the work."""
+"""The modules of a model, with the nodes, weights, operations and share of the work of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfold.support.tables import Printable, Table, amount_text, bytes_text, c
 from onnxfold.tools.comparison.dims import check_names, symbols_of
 from onnxfold.tools.report.inventory import load_to_inspect, parameters_in, stored_tensors
 
-_MAX_ROWS = 40  # of the tree without --depth
+_MAX_ROWS = 40  # of the tree without --depth, which has at least the modules of depth 1
 _AMOUNTS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
 
 
@@ -31,17 +31,18 @@ class ModuleEntry:
             model.
         depth: Number of modules that contain this one, or 0 for the model.
         nodes: Number of nodes, including those of subgraphs and functions.
-        bytes: Bytes of the tensors that the nodes read. A tensor that several modules read belongs
-            to their innermost common module.
+        bytes: Bytes of the stored tensors that the nodes read or have as attributes. A tensor that
+            several modules read belongs to their innermost common module.
         parameters: Number of elements of these tensors, without INT32, INT64, BOOL and STRING.
         macs: Multiply-accumulates of a run, see `onnxfold.analysis.costs`. An If counts as its
-            branch with the most operations. Constant nodes count as 0.
+            branch with the most operations, and a loop as one iteration. Nodes with constant
+            results count as 0.
         flops: Floating-point operations of a run, counted like ``macs``.
         uncounted: Number of nodes with unknown operations: loops, custom ops, functions, and nodes
             with unknown sizes. If there are such nodes, ``macs`` and ``flops`` are lower bounds.
         work: Share of the work of a run, from 0 to 1, estimated from the elements that ops write,
-            read and sum. Constant nodes count as 0. The work of a subgraph or function belongs to
-            the module of the node that contains or calls it.
+            read and sum. Nodes with constant results count as 0. The work of a subgraph or function
+            belongs to the module of the node that contains or calls it.
     """
 
     path: str
@@ -89,7 +90,7 @@ class ModuleTree(Printable):
         yield "work is estimated"
 
     def _default_depth(self) -> int:
-        """Return the largest depth whose tree fits into `_MAX_ROWS`, at least 1."""
+        """Return the largest depth at which the tree has at most `_MAX_ROWS` rows, at least 1."""
         depths = sorted(module.depth for module in self.modules)
         if len(depths) <= _MAX_ROWS:
             return max(1, depths[-1])
@@ -118,7 +119,7 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
 
     Raises:
         ModelError: The file cannot be read.
-        UsageError: No input has a dimension of that name.
+        UsageError: No input has a dimension with a name in ``dims``.
     """
     model, _ = load_to_inspect(path)
     with about(path):
@@ -171,10 +172,11 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
 def _counted(
     graph: ir.Graph, sizes: NominalSizes, constness: ConstnessAnalysis
 ) -> list[tuple[ir.Node, int, int | None]]:
-    """Return the nodes that a run computes, with their MACs and FLOPs.
+    """Return the nodes of a graph that are not constant, with the MACs and FLOPs of each.
 
-    The nodes of one branch replace an If. A loop adds the nodes of one iteration, and itself with
-    unknown FLOPs (None).
+    Nodes with unknown operations have 0 MACs, and None instead of FLOPs. An If is replaced by the
+    nodes of its branch with the most FLOPs. For a loop, the result has the nodes of one iteration
+    and the loop itself, whose operations are unknown.
     """
     counted: list[tuple[ir.Node, int, int | None]] = []
     for node in graph:

@@ -18,7 +18,7 @@ from onnxfold.rewrite.rule import Rule
 from onnxfold.support.errors import UsageError, suggestion
 from onnxfold.support.tables import Printable, Table, first_of
 
-_MAX_RULES = 5
+_MAX_RULES = 5  # closest rules that are returned
 _MAX_MATCHED = 12  # matched nodes and values that are printed
 
 
@@ -34,9 +34,11 @@ class RuleMatch:
         replacement: The text of the replacement.
         conditions: The texts of the conditions.
         fired: Whether the rule rewrote the node during the optimization.
-        not_tried: The reasons why the optimization with these options does not try the rule.
+        not_tried: The reasons why the optimization with these options does not try the rule at the
+            node. The list is empty if the optimization tries it.
         before: The match in the original model.
-        after: The match in the optimized model, or None if the model has no node of this name.
+        after: The match in the optimized model. None if the optimized model has neither a node nor
+            a result of this name.
     """
 
     rule: str
@@ -56,13 +58,14 @@ class RuleMatches(Printable):
     """How far rules match at a node.
 
     Attributes:
-        node: The name of the node.
+        node: The name of the node. For a node without a name, the name of the first result.
         value: The name of the node's first result.
         op_type: The op type of the node.
-        op_after: The op type of the node of this name in the optimized model, or None.
-        rewritten_by: The rules that rewrote the node during the optimization.
+        op_after: The op type of the node in the optimized model, or None if it is not found there.
+            It is found by its name, or by the name of its first result.
+        rewritten_by: The names of the rules that rewrote the node during the optimization.
         is_closest: Whether the rules are the closest ones instead of a rule that the user named.
-        rules: The rules, the closest one first.
+        rules: The match of each rule, the closest one first. At most five rules are returned.
     """
 
     node: str
@@ -78,7 +81,7 @@ class RuleMatches(Printable):
 
 
 def rule_named(name: str, options: Options) -> Rule:
-    """Return the rule with a name.
+    """Return the rule with the name ``name``.
 
     Raises:
         UsageError: No rule has that name.
@@ -147,7 +150,7 @@ def take_matches(
 
 
 class _State:
-    """A node of a model in one state of its optimization."""
+    """A node of the model before or after the optimization."""
 
     def __init__(self, model: ir.Model, node: ir.Node, options: Options) -> None:
         self.node = node
@@ -155,7 +158,7 @@ class _State:
         self._facts: ModelFacts = facts_of(model)
 
     def attempt(self, rule: Rule) -> Attempt:
-        """Return how far a rule matches."""
+        """Return how far a rule matches at the node."""
         exact = self._options.level < 2 and rule.inexact is not True
         return diagnose(rule, self.node, self._facts, exact=exact, keeps=self._options.keeps)
 
@@ -182,14 +185,22 @@ class _State:
 
 
 def _closeness(match: RuleMatch) -> tuple[bool, bool, int, bool, int]:
-    """Return a sort key: rules that fired or apply are the largest, then those that match most."""
+    """Return a sort key, which is larger for a closer rule.
+
+    Rules that fired are closest, then rules that apply, then rules that match more ops. Of these,
+    rules that the optimization tries are closer, then rules that match more symbols.
+    """
     attempt = match.before
     ops, symbols = attempt.progress
     return match.fired, attempt.applies, ops, not match.not_tried, symbols
 
 
 def _node_after(optimized: ir.Model, node: ir.Node) -> ir.Node | None:
-    """Return the node of the optimized model with the name of a node, or of its first result."""
+    """Return the node of the optimized model that corresponds to a node of the original model.
+
+    The names of both nodes are equal. Otherwise, the name of the original node's first result is
+    the name of a result. None if there is no such node.
+    """
     nodes = [candidate for graph in all_graphs(optimized) for candidate in graph]
     value = node.outputs[0].name
     for candidate in nodes:
@@ -202,7 +213,14 @@ def _node_after(optimized: ir.Model, node: ir.Node) -> ir.Node | None:
 
 
 def _rewritten_by(optimized: ir.Model, result: Result, name: str, value: str) -> list[str]:
-    """Return the rules that fired at a node, and those that replaced it inside a match."""
+    """Return the rules that fired at a node, and the rules that replaced it as a part of a match.
+
+    Args:
+        optimized: The optimized model, whose nodes record the rules that created them.
+        result: The result of the optimization.
+        name: The name of the node, or of its first result.
+        value: The name of the node's first result.
+    """
     rules = {rule: None for rule, values in result.places.items() if value in values}
     for graph in all_graphs(optimized):
         for node in graph:
@@ -271,7 +289,7 @@ def _one_rule(matches: RuleMatches, match: RuleMatch) -> Iterator[str | Table]:
 
 
 def _outcome(attempt: Attempt) -> tuple[bool, list[str], list[str]]:
-    """Return the printed parts of an attempt without the facts, such as other consumers."""
+    """Return the printed parts of an attempt, except for the facts of its failures."""
     return attempt.applies, attempt.matched, [failure.reason for failure in attempt.failures]
 
 

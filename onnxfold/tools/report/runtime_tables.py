@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 def adapters_text(
     manifest: Manifest, fits_by_file: Mapping[str, Sequence[Fit]]
 ) -> Iterator[str | Table]:
-    """Yield a table for each file of adapters: its tensors, and the constants that they match."""
+    """Yield the tables and lines about each file of adapters.
+
+    The table has the tensors of the file and the runtime constants that match them. The lines have
+    the numbers of tensors that fit and of constants that do not match, and the size of a folded
+    adapter.
+    """
     infos = {info.name: info for info in manifest.runtime_constants}
     for file, fits in fits_by_file.items():
         rows = []

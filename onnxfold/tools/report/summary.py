@@ -30,31 +30,33 @@ class Report(Printable):
         bytes_before: Stored bytes of the model, including external data.
         bytes_after: Stored bytes of the optimized model. Of external data that other models share,
             only the tensors of this model count.
-        folded: Number of nodes that were folded.
+        folded: Number of nodes that were removed because their results are constant.
         removed_metadata_bytes: Bytes of exporters' debugging metadata that was removed.
-        kept: Nodes with constant inputs that were not folded, each with a reason.
-        decisions: Reasons why nodes with constant inputs were not folded, with the bytes that were
-            compared. With the option ``explain``, also the reasons why nodes were folded.
-        pool: Figures of the buffer pool: created, freed, live, peak, ... Names of sizes end in
-            "_bytes".
-        seconds: Wall time.
+        kept: Decisions about nodes with constant inputs that were not folded.
+        decisions: The decisions in ``kept``. With the option ``explain``, also the decisions about
+            folded nodes.
+        pool: Figures of the buffer pool by name: numbers of buffers ("live", "materialized"), and
+            sizes in bytes ("live_bytes", "peak_bytes", "spilled_bytes").
+        seconds: Wall time of the run.
         cpu_seconds: User and system time of the process during the run.
         peak_rss_bytes: Peak resident memory of the process, or None if unknown.
-        stages: Seconds by stage: load, record (for a report page or dump), fold, outlook, check,
-            save.
-        bytes_written: Bytes of the files that were written, without shared weights.
-        check: The comparison of both models, or None without the option ``check``.
+        stages: Seconds by stage. The stages are load, record (for a report page or dump), fold,
+            outlook (with the argument ``advise``), check and save.
+        bytes_written: Bytes of the files that were written, without shared weights. None for a
+            model in memory.
+        check: The comparison of both models, or None if the models were not compared.
         warnings: Warnings for the user.
         assumptions: Assumptions about the inputs, or an empty list if all sizes are numbers.
         rewrites: Number of applications of each rule.
-        places: Names of the original values that each rule rewrote.
-        inexact: Number of applications of each rule that may change bits.
-        withheld: Number of further applications of each rule at level 2. Empty if they were not
-            counted.
+        places: Names of the original values that each rule rewrote, by rule.
+        inexact: Number of applications that may change bits, by rule.
+        withheld: Number of inexact applications that level 2 would add to level 1, by rule. Empty
+            if they were not counted.
         precision: "exact" or "wide".
-        rounded: Values that could not be computed in wide precision, with the op and the reason.
-            Their operands were rounded first.
-        beyond: Number of further nodes that other options would remove, by option.
+        rounded: The op and the reason for each value that could not be computed in wide precision,
+            by name of the value. The operands of these values were rounded first.
+        beyond: Number of further nodes that other options would remove, by option. Empty without
+            the argument ``advise``.
     """
 
     source: str | None = None
@@ -130,7 +132,7 @@ class Report(Printable):
 
 
 def _nodes_text(report: Report) -> str:
-    """Return the numbers of nodes before and after the run, and of folded nodes."""
+    """Return a text with the numbers of nodes before and after the run, and of folded nodes."""
     before = sum(report.nodes_before.values())
     after = sum(report.nodes_after.values())
     folded = f" ({report.folded} folded)" if report.folded else ""
@@ -144,7 +146,10 @@ def _counts_line(title: str, counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
-    """Yield two lines for each kind of reason, the most frequent first: counts and an example."""
+    """Yield a title, and two lines for each kind of reason: the counts by op, and an example.
+
+    The most frequent kinds are first. Nothing is yielded without kept nodes.
+    """
     groups: dict[str, list[Decision]] = defaultdict(list)
     for node in kept:
         kind = node.reason.partition(": ")[0]
@@ -162,7 +167,7 @@ def _kept_lines(kept: list[Decision]) -> Iterator[str]:
 
 
 def check_line(comparison: Comparison) -> str:
-    """Return the result of a comparison in one line, with the sizes of dynamic dimensions."""
+    """Return a line with the result of a comparison and the sizes of dynamic dimensions."""
     from onnxfold.tools.comparison.result_text import compare_line
 
     names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)

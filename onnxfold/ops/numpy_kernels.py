@@ -1,12 +1,12 @@
-"""NumPy kernels with their common dtypes and checks.
+"""NumPy kernels of ops, and the dtypes, exceptions and checks that kernels have in common.
 
 A kernel is the method `compute` of an op definition. Its positional parameters are the inputs of
 the op as ``numpy.ndarray``, or None for omitted inputs. The arrays may be strided, read-only, or of
 an ``ml_dtypes`` dtype. Keyword-only parameters are the attributes of the op with the defaults of
 the ONNX schema. An attribute of older opsets that is an input in newer ones is a positional
 parameter. The keyword-only parameter ``n_outputs`` is the number of outputs of the node. A kernel
-returns one array or a sequence of arrays. It may return views of its inputs, and does not write to
-them.
+returns one array or a sequence of arrays. It may return views of its inputs, but does not write to
+its inputs.
 """
 
 from __future__ import annotations
@@ -53,11 +53,14 @@ _MACHINE_MEMORY = memory_of_the_machine()
 
 
 class NotExact(Exception):
-    """Raised if a kernel may differ from onnxruntime, which then computes the node."""
+    """Raised if a kernel may differ from onnxruntime. onnxruntime then computes the node."""
 
 
 class Unfoldable(Exception):
-    """Raised if a result is undefined or its computation would crash. The node is not folded."""
+    """Raised if a node must not be folded.
+
+    The node is invalid, a result is undefined, or its computation would crash or exceed a limit.
+    """
 
 
 class Postpone(Exception):
@@ -65,14 +68,14 @@ class Postpone(Exception):
 
 
 MAX_BYTES = contextvars.ContextVar[int | None]("max_bytes", default=None)
-"""Maximum bytes that the current kernel may allocate; None for no limit."""
+"""Maximum bytes of each result of the current kernel; None for no limit."""
 
 
 class Kind(enum.Enum):
     """The ways in which an evaluator may compute the results of a kernel."""
 
     VIEW = "view"
-    """Returns views of its first input or of a fill element, which take no memory. Reshape and
+    """Returns views of the first input or of a fill element. Views take no memory. Reshape and
     Flatten return a copy if strides cannot express the result."""
     ELEMENTWISE = "elementwise"
     """Each element depends only on the elements of the broadcast operands at the same position. The
@@ -80,13 +83,15 @@ class Kind(enum.Enum):
     ASSEMBLED = "assembled"
     """Any box of the result consists of boxes of the operands. The kernel cannot fail on data."""
     SHAPE = "shape"
-    """Depends only on the shapes of its operands, so it is computed immediately."""
+    """The result depends only on the shapes of the operands, so it is computed immediately."""
     GENERAL = "general"
-    """All other kernels. Only these can fail on data."""
+    """All other kernels. Only these can fail on data. A VIEW can fail only on sizes, axes and
+    bounds in its operands."""
 
 
 KindRule = Callable[[Sequence[DType | None], Mapping[str, Any]], Kind]
-"""Returns the kind of a kernel for dtypes of the inputs (None if omitted) and attributes."""
+"""A function that returns the kind of a kernel for the dtypes of the inputs and the attributes. The
+dtype of an omitted input is None."""
 
 
 class NumpyKernel:
@@ -95,7 +100,7 @@ class NumpyKernel:
     Args:
         op_type: The name of the op.
         function: Computes the results. The docstring of the module describes its parameters.
-        kind: The kind of the kernel, or a function of dtypes and attributes.
+        kind: The kind of the kernel, or a function that returns it for dtypes and attributes.
     """
 
     def __init__(
@@ -106,14 +111,15 @@ class NumpyKernel:
         self.function = function
         parameters = list(inspect.signature(function).parameters.values())
         self.names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
-        """The names of the parameters."""
+        """The names of the parameters, except for a variadic parameter."""
         required = [p for p in parameters if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
         self.n_required = len(required)
 
     def kind_for(self, dtypes: Iterable[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind for operands of these dtypes.
+        """Return the kind for operands of these dtypes; the dtype of an omitted operand is None.
 
-        It may depend on the dtypes: a Div of integers can fail, but a Div of floats cannot.
+        For example, a Div of integers can fail, but a Div of floats cannot. If the kernel does not
+        support an attribute, the kind is GENERAL.
 
         Raises:
             Unfoldable: An attribute is invalid.
@@ -142,8 +148,10 @@ class NumpyKernel:
             max_bytes: Maximum bytes of a result; None for no limit.
 
         Raises:
-            NotExact: The results may differ from those of onnxruntime.
-            Unfoldable: The operands or attributes are invalid.
+            NotExact: The results may differ from those of onnxruntime, or the kernel does not
+                support an attribute.
+            Unfoldable: The operands or attributes are invalid, or a result is undefined or exceeds
+                the machine's memory.
             Postpone: A result takes more than ``max_bytes`` bytes.
         """
         if not attributes.keys() <= self.names:
@@ -174,13 +182,13 @@ def _call(function: Callable[..., Any], inputs: Sequence[Any], arguments: Mappin
 
 
 def require(x: Array, accepted: frozenset[DType]) -> None:
-    """Raise NotExact unless the kernel is exact for the dtype of ``x``."""
+    """Raise NotExact unless ``accepted`` contains the dtype of ``x``."""
     if x.dtype not in accepted:
         raise NotExact(f"NumPy arithmetic is not exact for {x.dtype.name}")
 
 
 def kind_on(accepted: frozenset[DType], dtypes: Iterable[DType | None]) -> Kind:
-    """Return the kind of an element-wise kernel that cannot fail on the accepted dtypes."""
+    """Return ELEMENTWISE if all dtypes are accepted or None, and GENERAL otherwise."""
     is_accepted = all(dtype is None or dtype in accepted for dtype in dtypes)
     return Kind.ELEMENTWISE if is_accepted else Kind.GENERAL
 
@@ -197,10 +205,14 @@ def check_representable(shape: Sequence[int], dtype: DType) -> None:
 
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
-    """Raise Unfoldable above the machine's memory, and Postpone above the caller's ``max_bytes``.
+    """Raise an exception if a result is too large.
 
     Every kernel whose result can be much larger than its operands calls this before an allocation,
     because the sizes may be in an untrusted file.
+
+    Raises:
+        Unfoldable: NumPy does not support the shape, or the result exceeds the machine's memory.
+        Postpone: The result exceeds the ``max_bytes`` of the caller.
     """
     check_representable(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -223,7 +235,12 @@ Integers = Array | Sequence[int]
 
 
 def integers(x: Integers, name: str) -> list[int]:
-    """Return the elements of a 0-d or 1-d integer operand, or of an attribute."""
+    """Return the elements of a 0-d or 1-d integer operand, or of an attribute.
+
+    Raises:
+        Unfoldable: The operand has another rank or dtype, or too many elements. The message
+            contains ``name``.
+    """
     if not isinstance(x, np.ndarray):
         return list(x)
     if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _MAX_LIST_LENGTH:
@@ -233,7 +250,7 @@ def integers(x: Integers, name: str) -> list[int]:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the broadcast shape of shapes. Raises Unfoldable if they are not compatible."""
+    """Return the broadcast shape. Raises Unfoldable if the shapes are not compatible."""
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
     except (RuntimeError, ValueError) as error:

@@ -30,13 +30,13 @@ class Recorded:
 
         Raises:
             NotKnown: The value depends on an unknown fact or an omitted input. The arguments of the
-                exception are a format string for the reason and the values for its fields. It has
-                no arguments if the term calculates with symbolic sizes or orders them.
+                exception are a format string for the reason and the values for its fields. The
+                exception has no arguments if the term calculates with symbolic sizes.
         """
         raise NotImplementedError
 
     def or_else(self, value: object) -> Term:
-        """Return a term with another value if this one depends on an omitted input.
+        """Return a term for the same value, or for ``value`` if an input is omitted.
 
         Omitted attributes and variables of alternatives that did not match count as omitted inputs.
         """

@@ -1,4 +1,4 @@
-"""The expressions of patterns and replacements."""
+"""The expressions of patterns and replacements, and the pairs that ``>>`` makes of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ class Expression:
     """A value in a pattern or in a replacement."""
 
     operands: Sequence[Expression] = ()
-    """The expressions in this one."""
+    """The expressions that this one directly contains."""
     terms: Sequence[object] = ()
-    """Attributes, elements of constants, indices of outputs and variadic variables.
+    """The attributes, contents and dtypes of constants, and numbers and indices of outputs.
 
-    A pattern binds them, and a replacement computes them.
+    A pattern binds the symbols in these terms, and a replacement computes the values of the terms.
+    The term of a `Rest` is its variadic variable.
     """
     op: Op | None = None
-    """The op whose output this expression is; for an op, the op itself."""
+    """The op whose output this expression is, the op itself for an op, or None for others."""
     index: Any = 0
     """The index of the output of the op: a number, or in a replacement a term."""
 
@@ -51,7 +52,10 @@ def walk(expressions: Iterable[Expression]) -> list[Expression]:
 
 @dataclass(eq=False)
 class Pair:
-    """``pattern >> replacement``, with one or several outputs, and the variables of the rule."""
+    """``pattern >> replacement``, with one or several outputs on both sides.
+
+    ``names`` has the local variables of the rule's function.
+    """
 
     patterns: Sequence[Expression]
     replacements: Sequence[Expression]
@@ -74,7 +78,11 @@ class outputs:
 
 
 def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
-    """Return operands as expressions; a number becomes a literal, None an omitted input."""
+    """Return operands as expressions. A number becomes a literal, and None an omitted input.
+
+    Raises:
+        TypeError: An object cannot be an operand.
+    """
     expressions: list[Expression] = []
     for operand in operands:
         if isinstance(operand, Values):
@@ -92,7 +100,7 @@ def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
 
 
 def is_on_constants(expression: Expression) -> bool:
-    """Return whether an expression is a compile-time constant in every model."""
+    """Return whether an expression is omitted or a compile-time constant in every model."""
     if expression is omitted or isinstance(expression, (Constant, Literal, filled, constant)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
@@ -109,9 +117,9 @@ class Symbol(Value):
     name = ""
 
     def evaluate(self, match: Any) -> Any:
-        """Return the matched value.
+        """Return the matched value: the first result of an op, or a tuple of variadic inputs.
 
-        For an op, this is the first result. For variadic inputs, it is a tuple of values.
+        Omitted inputs in the tuple are None.
 
         Raises:
             OmittedInput: The input is omitted.
@@ -149,7 +157,10 @@ class Symbol(Value):
 
 
 class Variable(Symbol, Expression):
-    """Any value. All occurrences of the variable match the same value."""
+    """Any value, but no omitted input.
+
+    All occurrences of the variable match the same value, or small constants with equal bits.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -175,7 +186,7 @@ class Values(Variable):
 
 
 class _Length(Term):
-    """The number of inputs. The evaluation creates no value for each input."""
+    """A term for the number of inputs. Unlike `Symbol.evaluate`, it creates no `Matched` values."""
 
     def evaluate(self, match: Any) -> int:
         return len(match.bound(self.args[0]))
@@ -194,14 +205,19 @@ class Rest(Expression):
 
 
 result = Variable("result")
+"""The value that the rule replaces. If a rule replaces several values, the first one."""
 omitted = Variable("None")
 """An omitted input."""
 anything = Variable("anything")
-"""In a pattern: an attribute with any value or none, or an operand with any value."""
+"""In a pattern: an attribute with any value or none, or any operand that is not omitted."""
 
 
 class Literal(Expression):
-    """A number. A pattern matches a constant of one element with exactly that value."""
+    """A number as an operand.
+
+    A pattern matches a constant of one element that is exactly the number. In a replacement, the
+    number becomes a constant with the dtype that the op requires.
+    """
 
     def __init__(self, number: float) -> None:
         self.literal = number
@@ -211,9 +227,10 @@ class Literal(Expression):
 
 
 class near(Literal):
-    """In a pattern: a constant of one element that is approximately the number.
+    """In a pattern: a floating-point constant of one element that is approximately the number.
 
-    The constant is the number, rounded to its dtype, or to six or more digits.
+    The pattern matches the number, rounded to the dtype of the constant or to 6 to 16 digits. The
+    relative error may be that of one rounding to float32.
     """
 
     def __repr__(self) -> str:
@@ -223,7 +240,7 @@ class near(Literal):
 class filled(Variable):
     """In a pattern: a constant of any shape whose elements are all equal to the number.
 
-    -0.0 does not match 0.0. For a constant of integers, 1.0 matches 1.
+    -0.0 does not match 0.0. For a constant of integers, 1.0 matches 1. No empty constant matches.
     """
 
     def __init__(self, number: float) -> None:
@@ -238,11 +255,11 @@ class constant(Expression):
     """In a replacement: a small constant.
 
     Args:
-        content: The elements: a number, a list, or a term, as in ``constant([0, -1])`` and
-            ``constant(x.shape)``.
-        dtype: An ``ir.DataType`` or a term for one. By default int64 for integers, float32 for
-            floats, and the dtype of an array.
-        like: A value that has the dtype; ``result`` for the dtype of the replaced value.
+        content: The elements: a number, a list, an array, or a term, as in ``constant([0, -1])``
+            and ``constant(x.shape)``.
+        dtype: An ``ir.DataType`` or a term for one. By default int64 for integers and no elements,
+            float32 for floats, bool for booleans, and the dtype of an array.
+        like: A value whose dtype replaces ``dtype``; ``result`` for the replaced value.
     """
 
     def __init__(self, content: Any, dtype: Any = None, *, like: Expression | None = None) -> None:
@@ -275,18 +292,18 @@ class any_of(Symbol, Expression):
 
 
 class OpVariable:
-    """A variable for an op of several possible types, which the replacement can create again.
+    """A variable for one op of several possible types.
 
     With ``f = op.any_of("Relu", "Sigmoid")``, ``f(x)`` in a pattern matches either op with any
-    attributes. ``f(y)`` in the replacement is the op that matched, with the same attributes. The
-    replacement can set other attributes, and remove an attribute by None.
+    attributes. ``f(y)`` in the replacement is the op type that matched, with the same attributes.
+    The replacement can set other attributes, and remove an attribute by None.
 
     Args:
         domain: The domain of the ops.
         op_types: The types of the ops.
         either_way: Whether the two operands match in either order. The replacement has the operands
             in the order that matched.
-        is_standard: Whether onnx must have a schema of the op.
+        is_standard: Whether onnx must have a schema of the op, if onnx has schemas of the domain.
     """
 
     def __init__(
@@ -301,7 +318,7 @@ class OpVariable:
         self.op_types = tuple(op_types)
         self._is_standard = is_standard
         self.swap = object() if either_way else None
-        """The symbol for whether the operands matched in reverse order; None if they cannot."""
+        """The symbol for whether the operands matched in reverse order; None if only in order."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op with these operands."""
@@ -315,7 +332,7 @@ class OpVariable:
 
 
 class Op(Symbol, Expression):
-    """An op. As an operand, it is its first output; ``[k]`` is another output."""
+    """An op. As an operand, ``op.F(x)`` is its output 0, and ``op.F(x)[k]`` is its output k."""
 
     def __init__(
         self,
@@ -336,7 +353,10 @@ class Op(Symbol, Expression):
                 break
         self.operands = operands
         self.output_count = _outputs
-        """The number of outputs of a new node, as a number or term; None for the outputs in use."""
+        """The number of outputs of a new node, as a number or term.
+
+        None means that the node has the outputs that the replacement uses.
+        """
         for name, value in attributes.items():
             if type(value) is list:
                 attributes[name] = tuple(value)
@@ -386,9 +406,9 @@ class OutputOf(Expression):
 
 
 class AllOutputs(OutputOf):
-    """All outputs of an op, which replace all outputs of another op.
+    """All outputs of an op. They are replaced by all outputs of another op.
 
-    In a pattern, the expression matches the first output.
+    The matcher compares this pattern with the first output of a node.
     """
 
     def __repr__(self) -> str:
@@ -396,7 +416,11 @@ class AllOutputs(OutputOf):
 
 
 def op_of(root: Expression) -> Op:
-    """Return the op of the root of a pattern, which is an op or the output of an op."""
+    """Return the op of the root of a pattern, which is an op or the output of an op.
+
+    Raises:
+        TypeError: The root is another expression.
+    """
     if root.op is None:
         raise TypeError(f"the pattern must be an op, not {root!r}")
     return root.op

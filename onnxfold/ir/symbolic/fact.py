@@ -1,4 +1,4 @@
-"""Facts about a value: dtype, shape, and elements of a small tensor. Texts of sizes."""
+"""Facts about a value (dtype, shape, and elements of a small tensor), and texts of sizes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Array = npt.NDArray[Any]
 Shape = tuple[Number, ...]
 
 MAX_TRACKED_ELEMENTS = 64
-"""Maximum number of elements of tensors whose elements are tracked."""
+"""Maximum number of elements of a tensor whose elements are tracked."""
 
 SIZE_DTYPES = frozenset((ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL))
-"""Dtypes of sizes, whose elements may be expressions."""
+"""Dtypes of tensors that may contain sizes. Their elements may be expressions."""
 
-# Maximum number of characters of the text of a size.
+# Maximum number of characters of the text of an expression. A dimension's own name may be longer.
 _MAX_TEXT_LENGTH = 48
 _WORD = re.compile(r"\w+\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -34,9 +34,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 class Fact:
     """Immutable facts about a value. None means unknown.
 
-    ``items`` contains the elements of a small tensor. If its dtype is ``object``, the elements are
-    integers and at least one expression. Otherwise, the array has the dtype of the tensor, and the
-    value is known.
+    ``items`` is an array of the elements of a small tensor. If the dtype of the array is
+    ``object``, it contains Python integers and at least one expression. Otherwise, the array has
+    the dtype of the tensor, and all elements are known.
 
     Facts are compared by identity: :class:`FactTable` shares one object among equal facts.
     """
@@ -45,23 +45,23 @@ class Fact:
     shape: Shape | None = None
     items: Array | None = None
     type_proto: bytes | None = None
-    """The serialized type of a value that is not a dense tensor."""
+    """The serialized type of a value that is not a dense tensor; None for other values."""
 
     @property
     def rank(self) -> int | None:
-        """The number of axes."""
+        """The number of axes; None if the shape is unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape if all sizes are integers."""
+        """The shape if all sizes are integers, else None."""
         if self.shape is None or not all(isinstance(d, int) for d in self.shape):
             return None
         return self.shape  # type: ignore[return-value]
 
     @property
     def known(self) -> Array | None:
-        """The elements if all are numbers."""
+        """The elements if all of them are known numbers, else None."""
         return None if self.items is None or self.items.dtype.hasobject else self.items
 
     @property
@@ -71,7 +71,10 @@ class Fact:
 
     @property
     def objects(self) -> Array | None:
-        """Integer or boolean elements as Python numbers and expressions."""
+        """The integer or boolean elements as Python numbers and expressions.
+
+        The value is None if the elements are unknown or have another dtype.
+        """
         if self.items is None or self.items.dtype.hasobject:
             return self.items
         return self.items.astype(object) if self.items.dtype.kind in "iub" else None
@@ -87,19 +90,26 @@ class FactTable:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
 
     def shared(self, fact: Fact) -> Fact:
-        """Return the stored fact that equals this one, including symbols."""
+        """Return the stored fact that equals this one and has the same symbols.
+
+        If no such fact is stored, this fact is stored and returned.
+        """
         if fact.type_proto is not None:
             return self._facts.setdefault((fact.type_proto,), fact)
         items = fact.items
         if items is None:
             return self._facts.setdefault((fact.dtype, fact.shape), fact)
-        # numbers are compared by their bits: 0.0 differs from -0.0, and NaN equals itself
+        # known elements are compared by their bits: 0.0 differs from -0.0, and NaN equals itself
         content = tuple(items.ravel().tolist()) if items.dtype.hasobject else items.tobytes()
         return self._facts.setdefault((fact.dtype, fact.shape, items.dtype, content), fact)
 
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor whose elements are Python integers or expressions."""
+    """Return the fact of a tensor whose elements are Python integers or expressions.
+
+    If an element exceeds the range of int32 in a tensor of int32, the fact has no such elements;
+    see `of_type`.
+    """
     numbers = [item for item in items.flat if isinstance(item, int)]
     if dtype == ir.DataType.INT32 and any(not -(1 << 31) <= n < 1 << 31 for n in numbers):
         return of_type(dtype, items.shape, algebra)
@@ -109,13 +119,19 @@ def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
 
 
 def of_array(array: Array, dtype: ir.DataType) -> Fact:
-    """Return the fact of a constant."""
+    """Return the fact of a constant.
+
+    The fact has elements only for a small array with a boolean, integer or float dtype of NumPy.
+    """
     items = array if array.size <= MAX_TRACKED_ELEMENTS and array.dtype.kind in "fiub" else None
     return Fact(dtype, tuple(int(d) for d in array.shape), items)
 
 
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor. Each element of a short list of integers is a symbol."""
+    """Return the fact of a tensor with this dtype and shape; None if unknown.
+
+    Each element of a small scalar or vector is a new symbol if its dtype is one of `SIZE_DTYPES`.
+    """
     if shape is None:
         return Fact(dtype)
     shape = tuple(shape)
@@ -130,7 +146,7 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
 
 
 def is_small(shape: Shape) -> bool:
-    """Return whether a shape is static and has few elements."""
+    """Return whether a shape is static and has at most `MAX_TRACKED_ELEMENTS` elements."""
     count = 1
     for size in shape:
         if not isinstance(size, int):
@@ -140,7 +156,10 @@ def is_small(shape: Shape) -> bool:
 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
-    """Return the common part of two facts, with a new symbol for each size that may differ."""
+    """Return the common part of two facts, with a new symbol for each size that may differ.
+
+    The elements of different facts are not compared; see `of_type` for the elements of the result.
+    """
     if one is other:
         return one
     if one.dtype != other.dtype or one.type_proto is not None or other.type_proto is not None:
@@ -168,9 +187,9 @@ def list_of(numbers: Sequence[Number]) -> Array:
 
 
 class Texts:
-    """The texts of a model's sizes. Two sizes have the same text if and only if they are equal.
+    """The texts of a model's sizes. Two sizes with the same text are equal.
 
-    The names in ``reserved`` are the texts of sizes of inputs, and of no other sizes.
+    A name in ``reserved`` is the text of the dimension with this name, but not of an expression.
     """
 
     def __init__(self, algebra: Algebra, reserved: Iterable[str]) -> None:
@@ -180,15 +199,17 @@ class Texts:
         self._atoms: list[str | None] = []
 
     def of_fact(self, fact: Fact) -> str:
-        """Return a dtype and a shape as text, such as ``float32[n,3]``."""
+        """Return a dtype and a shape as text, such as ``float32[n,3]``; see `shaped`."""
         sizes = fact.shape and [d if isinstance(d, int) else self.of(d) for d in fact.shape]
         return shaped(fact.dtype, sizes)
 
     def of(self, size: Number) -> str | None:
         """Return the name of a dimension, or an expression such as ``2*seq``.
 
-        The result is None for a long expression. It is also None for sizes without a name, such as
-        the number of nonzero elements, and for expressions with such sizes.
+        The result is None for an integer, for a long expression, and for an expression whose text
+        is reserved. It is also None for a size without a name, such as the number of nonzero
+        elements. An expression has no text if it contains such a size, a name that is not an
+        identifier, or an operation other than a minimum, maximum or floor division.
         """
         if isinstance(size, int):
             return None

@@ -1,4 +1,7 @@
-"""PyTorch modules of nodes and PyTorch names of weights, from an exporter's metadata."""
+"""PyTorch modules of nodes and PyTorch names of weights.
+
+They are derived from the metadata and the names that exporters write.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,26 @@ from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ops import definition_of
 from onnxfold.ops.elementwise import Add
 
-# PyTorch's exporter writes "['', 'model', 'model.layers.0', 'add_3']"; the last name is the node.
+# The key in a node's metadata under which PyTorch's exporter writes the names of the modules and of
+# the node, such as "['', 'model', 'model.layers.0', 'add_3']".
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # The scope of nodes that the exporter added and that belong to no module.
 _PLACEHOLDER = "_empty_nn_module_stack_from_metadata_hook"
-# Maximum characters of entries that are parsed; exporters write shorter ones.
+# Maximum number of characters of names and metadata that are parsed. Exporters write shorter ones.
 _MAX_LENGTH = 10_000
 # Maximum depth of modules.
 _MAX_DEPTH = 64
 
 Module = tuple[str, ...]
-"""The names of nested modules from the outermost inward; () is the model itself."""
+"""The names of nested modules, outermost first. The model itself is ()."""
 
 
 def module_of(node: ir.Node) -> Module:
     """Return the module of a node.
 
-    PyTorch's exporter writes it into the node's metadata. Otherwise it is the node's name without
-    the last part, as in ``/model/layers.0/self_attn/MatMul``. A node without such a name belongs to
-    the model itself.
+    PyTorch's exporter writes the module into the node's metadata. Without valid metadata, the
+    module consists of all parts but the last of a name such as
+    ``/model/layers.0/self_attn/MatMul``. A node without such a name belongs to the model itself.
     """
     scopes = _scopes(node.metadata_props.get(_SCOPES, ""))
     if scopes is not None:
@@ -43,7 +47,7 @@ def module_of(node: ir.Node) -> Module:
 
 
 def common_module(modules: Sequence[Module]) -> Module:
-    """Return the innermost module that contains all the modules."""
+    """Return the innermost module that contains all the modules; at least one is required."""
     first = min(modules)
     last = max(modules)
     depth = 0
@@ -65,7 +69,10 @@ def _scopes(text: str) -> list[str] | None:
 
 
 def _relative(scopes: Sequence[str]) -> Module:
-    """Return each qualified name relative to the previous one: ("model", "layers.0", "mlp")."""
+    """Return each name relative to the previous one, such as ("model", "layers.0", "mlp").
+
+    Names of the model itself and of nodes without a module are omitted.
+    """
     parts: list[str] = []
     previous = ""
     for scope in scopes[:_MAX_DEPTH]:
@@ -75,16 +82,17 @@ def _relative(scopes: Sequence[str]) -> Module:
     return tuple(parts)
 
 
-# A submodule of peft's layers; its siblings are the adapters.
+# The name of a submodule of peft's layers. The adapters are its siblings.
 _BASE_LAYER = "base_layer"
 
 
 def parameter_names(model: ir.Model) -> dict[ir.Value, str]:
-    """Return the PyTorch names of the main graph's weights: "layers.0.q_proj.lora_A.weight".
+    """Return the PyTorch names of initializers, such as "layers.0.q_proj.lora_A.weight".
 
-    A name in the file with dots is the PyTorch name. Exporters rename weights that they transpose.
-    Their names are derived from the module of the consumer. Weights with consumers in several
-    modules, and weights with equal names, are omitted.
+    Initializers of the main graph are considered. A name that contains a dot is the PyTorch name.
+    Exporters rename weights that they transpose, so any other name is replaced by a name that is
+    derived from the module of the consumers. Weights with consumers in several modules or in no
+    module, and weights whose PyTorch names are equal, are omitted.
     """
     modules = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     all_modules = set(modules.values())
@@ -111,9 +119,10 @@ def _parameter_kind(value: ir.Value, node: ir.Node, operand: int) -> str:
 
 
 def _with_adapter(module: Module, all_modules: Collection[Module]) -> Module:
-    """Return the module with peft's name of an adapter: "lora_A.default" or "lora_B.default".
+    """Return a module of an adapter with peft's names, such as (..., "lora_A", "default").
 
-    TorchScript gives both submodules the same name; the second one called has the suffix "_1".
+    TorchScript gives the submodules of lora_A and lora_B the same name, such as "default". The
+    submodule that is called second has the suffix "_1". Other modules are returned unchanged.
     """
     if not module or (*module[:-1], _BASE_LAYER) not in all_modules:
         return module

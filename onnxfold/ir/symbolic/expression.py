@@ -1,12 +1,12 @@
 """Arithmetic on integers that are known only at run time, as polynomials in a normal form.
 
-Shape arithmetic nearly always tests whether two results are equal. For polynomials, this is a
-comparison of tuples. A general computer algebra system takes a hundred times as long for each
-operation.
+Most tests of shape inference compare two results for equality. Equal polynomials are the same
+object, so such a test takes constant time. A general computer algebra system takes a hundred times
+as long for each operation.
 
-A non-polynomial operation, such as a division with remainder, a minimum or a selection, becomes an
-*atom*: a variable for this operation on these operands. Equal operations are the same atom. Every
-atom has bounds, which may decide comparisons.
+A non-polynomial operation, such as a floor division, a minimum or a selection, becomes an *atom*: a
+variable for this operation on these operands. A sum or product above the limits also becomes an
+atom. Equal operations are the same atom. Every atom has bounds, which may decide comparisons.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from onnxfold.ir.symbolic.atoms import (
 
 __all__ = ["Algebra", "Expr", "NotKnown", "Number"]
 
-# Limits of an expression. A larger one becomes an atom.
+# Limits of a polynomial. A sum or product that exceeds one of them becomes an atom. The number of
+# terms also limits the steps of `exact_quotient`.
 _MAX_TERMS = 16
 _MAX_DEGREE = 8
 _MAX_COEFFICIENT = 1 << 62
@@ -38,8 +39,8 @@ _MAX_COEFFICIENT = 1 << 62
 class Algebra(Atoms):
     """The atoms of one model, and arithmetic on expressions.
 
-    Sums and products are computed modulo 2**64, as in tensors. An expression with many terms
-    becomes an atom, so that each operation takes bounded time.
+    Sums and products are computed modulo 2**64, as in int64 tensors. A sum or product with many
+    terms becomes an atom, so that each operation takes bounded time.
     """
 
     def add(self, a: Number, b: Number) -> Number:
@@ -101,7 +102,7 @@ class Algebra(Atoms):
         return self._expression(tuple(kept))
 
     def exact_quotient(self, a: Number, b: Number) -> Number | None:
-        """Return q with a = q * b, or None if no such polynomial exists."""
+        """Return q with a = q * b; None if ``b`` is 0 or no such polynomial is found."""
         if b == 0:
             return None
         if b == 1:
@@ -130,7 +131,10 @@ class Algebra(Atoms):
         return quotient if remainder == 0 else None
 
     def floor_div(self, a: Number, b: Number) -> Number:
-        """Return the quotient rounded down. A valid model does not divide by 0."""
+        """Return the quotient rounded down.
+
+        The result for a divisor of 0 is arbitrary, because a valid model does not divide by 0.
+        """
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return exact
@@ -160,7 +164,8 @@ class Algebra(Atoms):
     def _divided_by_terms(self, a: Number, b: int) -> tuple[Number, Number]:
         """Return a quotient and a remainder with a = quotient * b + remainder.
 
-        Each term that ``b`` divides belongs to the quotient, and all others to the remainder.
+        The constant term is divided with remainder. Any other term belongs to the quotient if ``b``
+        divides its coefficient, and to the remainder otherwise.
         """
         quotient: list[tuple[Monomial, int]] = []
         remainder: list[tuple[Monomial, int]] = []
@@ -177,11 +182,14 @@ class Algebra(Atoms):
         )
 
     def ceil_div(self, a: Number, b: int) -> Number:
-        """Return the quotient by a positive number, rounded up."""
+        """Return the quotient by a positive integer, rounded up."""
         return -(-a // b) if isinstance(a, int) else self.floor_div(self.add(a, b - 1), b)
 
     def trunc_div(self, a: Number, b: Number) -> Number:
-        """Return the quotient rounded toward 0, as Div does for integers."""
+        """Return the quotient rounded toward 0, as Div does for integers.
+
+        The result for a divisor of 0 is arbitrary; see `floor_div`.
+        """
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return wrapped(exact) if isinstance(exact, int) else exact
@@ -220,7 +228,10 @@ class Algebra(Atoms):
         )
 
     def where(self, condition: Number, a: Number, b: Number) -> Number:
-        """Return the first number if the condition is 1, and the second if it is 0."""
+        """Return the number that a condition of 0 or 1 selects: ``a`` for 1, ``b`` for 0.
+
+        The result is an atom if the condition is not an integer and the numbers may differ.
+        """
         if isinstance(condition, int):
             return a if condition else b
         if a == b:
@@ -233,20 +244,27 @@ class Algebra(Atoms):
         )
 
     def broadcast(self, a: Number, b: Number) -> Number:
-        """Return the broadcast size of two sizes, which are equal unless one of them is 1."""
+        """Return the broadcast size of two sizes.
+
+        In a valid model, the sizes are equal or one of them is 1. The result is an atom if this
+        does not determine it.
+        """
         if a == b or b == 1:
             return a
         if a == 1:
             return b
         if isinstance(a, int) or isinstance(b, int):
-            return a if isinstance(a, int) else b  # the other size is this one or 1
+            return a if isinstance(a, int) else b  # the other size is this integer or 1
         for one, other in ((a, b), (b, a)):
             if self._is_capped(one, other):
                 return other
         return self._atom("broadcast", in_order(a, b), 0, INFINITY)
 
     def _is_capped(self, capped: Number, size: Number) -> bool:
-        """Return whether a number is min(size, k) with k >= 1, which broadcasts to ``size``."""
+        """Return whether ``capped`` is min(size, k) with an integer k >= 1.
+
+        The broadcast size of such a number and ``size`` is ``size``.
+        """
         atom = self.atom_of(capped)
         if atom is None or atom.op != "min" or size not in atom.args:
             return False

@@ -107,8 +107,7 @@ class FactTable:
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
     """Return the fact of a tensor whose elements are Python integers or expressions.
 
-    If an element exceeds the range of int32 in a tensor of int32, the fact has no such elements;
-    see `of_type`.
+    If an element of an int32 tensor is out of range, no element is known; see `of_type`.
     """
     numbers = [item for item in items.flat if isinstance(item, int)]
     if dtype == ir.DataType.INT32 and any(not -(1 << 31) <= n < 1 << 31 for n in numbers):
@@ -128,7 +127,7 @@ def of_array(array: Array, dtype: ir.DataType) -> Fact:
 
 
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor with this dtype and shape; None if unknown.
+    """Return the fact of a tensor. An unknown dtype or shape is None.
 
     Each element of a small scalar or vector is a new symbol if its dtype is one of `SIZE_DTYPES`.
     """

@@ -1,6 +1,6 @@
-"""The backend IREE, which compiles MLIR ahead of time for CPUs.
+"""The backend IREE, which compiles models through MLIR to modules for CPUs.
 
-The compiler runs in a child process, because it may crash.
+The compiler runs in a child process, because compilers may crash.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _TILING = "--iree-dispatch-creation-data-tiling"
-_WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # operations on several registers
+_WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # a vector takes several registers
 _TARGET = "--iree-llvmcpu-target-cpu"
 _FEATURES = "--iree-llvmcpu-target-cpu-features"
 _CPU_VALUES = {
@@ -67,24 +67,24 @@ FLAGS = (
     _TILING,
     _WIDE,
 )
-# Each thread computes a few blocks of whole rows. The default blocks of 64 x 64 elements take up to
-# twice as long.
+# With the following options, each thread computes a few blocks of whole rows. With the default
+# blocks of 64 x 64 elements, kernels take up to twice as long.
 _BLOCK = "--iree-llvmcpu-distribution-size"
 _THREADS = "--iree-llvmcpu-number-of-threads"
 _OF_PROCESS = ("--iree-opt-level",)
-"""Options that are set for the process, because a session applies the level only partly."""
+"""Options that are set for the process. A session applies the optimization level only partly."""
 _OPTION_IN_HELP = re.compile(r"^ +--?([A-Za-z0-9][\w.-]*)", re.MULTILINE)
 _PRINT_OPTIONS = """
 from iree.compiler.api import _initializeGlobalCL
 _initializeGlobalCL("iree", "--help-hidden")
 """
-"""A program that prints all options of the compiler library. The function ends the process."""
+"""A program that prints all options of the compiler library. `_initializeGlobalCL` then ends it."""
 _LISTING_SECONDS = 30.0
-"""Time limit for listing the options."""
+"""Time limit for listing the options, in seconds."""
 
 _DEVICE = "local-task"
-# The allocator reuses the memory of earlier results. Free and used memory together are limited to
-# 2 GiB.
+# The allocator keeps the memory of earlier results, and reuses it for results of the same size. It
+# keeps at most 256 free buffers, and frees memory if used and free buffers exceed 2 GiB together.
 _ALLOCATOR = "caching:device_local=*;2gib;256"
 _ALIGNMENT = 64
 """Alignment in bytes of operands that IREE reads in place."""
@@ -95,8 +95,10 @@ _MIN_SHARED_BYTES = 1 << 17
 their memory takes longer."""
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
-"""Ops that IREE miscompiles for some values, except for Range of constants. IREE itself rejects ops
-that it cannot lower.
+"""Ops that IREE miscompiles for some values.
+
+A Range whose operands are constants is compiled correctly. Ops that IREE cannot lower are not
+listed, because IREE itself rejects them.
 """
 
 
@@ -134,13 +136,17 @@ class Iree:
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source, compiler and target of a kernel, given the hash of its model."""
+        """Return the cache key of the kernel for a model, see `Backend.key_of`."""
         compiler = _version("iree-base-compiler")
         machine = {**_runtime(), "cpu": self._cpu}
         return {"graph": graph, "maker": compiler, **machine, "flags": " ".join(self._flags)}
 
     def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
-        """Return the options that the compiler does not have, each with a suggestion."""
+        """Return the options that the compiler does not have, each with a suggestion or "".
+
+        Raises:
+            CompileError: The options of the compiler cannot be listed.
+        """
         known = _known_options()
         found = {option: name_of_option(option) for option in options}
         return {
@@ -156,7 +162,10 @@ class Iree:
         return Built([file], FUNCTION)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
-        """Write the imported model, its lower dialects, and the code of each kernel."""
+        """Write the imported model, its forms in lower dialects, and the code of each kernel.
+
+        The time limit applies to all stages together, see `Backend.dump`.
+        """
         arrays = [np.frombuffer(content, np.uint8)]
         self._run_compiler("dump_stages", {"folder": str(folder.resolve())}, arrays, seconds)
 
@@ -166,7 +175,11 @@ class Iree:
         """Call a function of this module with the compiler's flags in a child process.
 
         IREE rejects some kernels with wide vectors, such as products over a dynamic dimension on
-        CPUs without AVX-512. These kernels are compiled with vectors of the default width.
+        CPUs without AVX-512. After an error, the function is therefore called again with vectors of
+        the default width. The time limit applies to both calls together.
+
+        Raises:
+            CompileError: The last call fails. The error is that of the first call.
         """
         deadline = time.monotonic() + seconds
         default_width = [flag for flag in self._flags if flag != _WIDE]
@@ -198,7 +211,7 @@ class Iree:
         return unusable_cpu(key.get("cpu", ""))
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored module, see `Backend.load`."""
+        """Load a kernel from the file of a module, see `Backend.load`."""
         from iree import runtime
 
         file = folder / str(kernel.file)
@@ -233,10 +246,11 @@ class Iree:
                 function, device_weights = opened.get(open_module)
                 outputs = function(*map(_to_device, inputs), *device_weights)
                 outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
-                # IREE's own view does not keep the device's array alive.
+                # The view that IREE returns does not keep the array of the device alive.
                 views = [(output, np.asarray(output.to_host())) for output in outputs]
                 results = [_view_with_owner(view, (output, view)) for output, view in views]
-            for k, result in enumerate(results):  # a single Reshape returns the operand's memory
+            # A kernel that is a single Reshape returns the memory of its operand.
+            for k, result in enumerate(results):
                 if any(np.may_share_memory(result, array) for array in (*inputs, *weight_arrays)):
                     results[k] = result.copy()
             return {  # IREE does not distinguish signed and unsigned integers
@@ -250,7 +264,8 @@ class Iree:
 class _Device:
     """The device that all modules share, with a thread for each core.
 
-    A forked process opens its own device, because the threads of its parent do not exist in it.
+    A forked process opens a new device, because the threads of the parent's device do not exist in
+    the forked process.
     """
 
     def __init__(self) -> None:
@@ -268,7 +283,8 @@ class _Device:
         runtime._binding.disable_leak_checker()
         driver = runtime._binding.create_hal_driver(_DEVICE)
         device = driver.create_default_device(allocators=[_ALLOCATOR])
-        # At exit, the interpreter may free the device before an array, which would then crash.
+        # At exit, the interpreter may destroy the device before an array of the device. Destroying
+        # the array would then crash.
         forks.never_destroy(device)
         return runtime.Config(device=device)
 
@@ -278,18 +294,25 @@ class _Device:
 
 
 def _to_device(array: Array) -> Any:
-    """Return an array for the device. It uses the same memory if possible, or else it is a copy."""
+    """Return an array of the device with the elements of a NumPy array.
+
+    Both arrays share their memory if `_is_shared` and `_is_aligned` are true for the NumPy array.
+    Otherwise, the elements are copied.
+    """
     from iree import runtime
 
     device = THIS_PROCESS.shared(_Device).config.device
     if not (_is_shared(array) and _is_aligned(array)):
         return runtime.asdevicearray(device, array)
-    # NumPy does not export read-only arrays.
+    # NumPy does not export read-only arrays, so a writable view is exported.
     return device.from_dlpack_capsule(_view_with_owner(array, array).__dlpack__())
 
 
 def _is_shared(array: Array) -> bool:
-    """Return whether the device uses the memory of an array if the memory is aligned."""
+    """Return whether the device uses the memory of an array if `_is_aligned` is true for the array.
+
+    Small arrays, and arrays of other dtypes than integers and floats of NumPy, are copied.
+    """
     return array.nbytes >= _MIN_SHARED_BYTES and array.dtype.kind in "iuf"
 
 
@@ -305,7 +328,11 @@ def _view_with_owner(array: Array, owner: Any) -> Array:
 
 @functools.cache
 def _known_options() -> frozenset[str]:
-    """Return the names of all options of the compiler, without dashes."""
+    """Return the names of all options of the compiler, without leading dashes.
+
+    Raises:
+        CompileError: The compiler fails, or exceeds the time limit.
+    """
     with limits(_LISTING_SECONDS) as bounds:
         names, _ = isolated.run(f"{__name__}:list_options", **bounds)
     return frozenset(names)
@@ -313,14 +340,18 @@ def _known_options() -> frozenset[str]:
 
 @functools.cache
 def _runtime() -> dict[str, str]:
-    """Return the version of the runtime and its device. Kernels depend on both."""
+    """Return the version of IREE's runtime and the name of the device. Kernels depend on both.
+
+    The version is "" if the runtime is not installed.
+    """
     return {"iree": _version("iree-base-runtime"), "device": _DEVICE}
 
 
 def _takes(value: ir.Value) -> bool:
-    """Return whether the type of a value is supported: all real numbers of NumPy.
+    """Return whether the type of an input or output is supported.
 
-    Results may also be bfloat16. Operands may not, because IREE rounds them differently.
+    NumPy's booleans, integers and floats are supported. Outputs may also be bfloat16. Inputs may
+    not, because IREE and onnxruntime round results of bfloat16 operands differently.
     """
     name = "undefined" if value.dtype is None else value.dtype.name.lower()
     if name in ("undefined", "bfloat16"):
@@ -340,14 +371,22 @@ def _version(package: str) -> str:
 
 
 def list_options(request: object, arrays: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Return the names of all options of the compiler, without dashes."""
+    """Return the names of all options of the compiler, without leading dashes, and no arrays."""
     command = [sys.executable, "-c", _PRINT_OPTIONS]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return sorted({*_OPTION_IN_HELP.findall(result.stdout)}), []
 
 
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Compile a serialized model to an IREE module, with the flags in the request."""
+    """Compile a serialized model to an IREE module, with the flags in the request.
+
+    Args:
+        request: The dictionary ``{"flags": [...]}``.
+        arrays: One array with the bytes of the model.
+
+    Returns:
+        None, and one array with the bytes of the module.
+    """
     from iree.compiler.api import Output
 
     with _imported(arrays[0].tobytes(), request["flags"]) as invocation:
@@ -359,7 +398,15 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
 
 
 def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Write the stages of compiling a serialized model into the folder in the request."""
+    """Compile a serialized model, and write the stages of the compilation to files.
+
+    Args:
+        request: The dictionary ``{"flags": [...], "folder": ...}``. The folder receives the files.
+        arrays: One array with the bytes of the model.
+
+    Returns:
+        None, and no arrays.
+    """
     folder = Path(request["folder"])
     flags = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
     kernels = folder / _KERNELS
@@ -375,7 +422,7 @@ def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None
 
 
 def _write_stage(invocation: Any, file: Path) -> None:
-    """Write the module in its current state."""
+    """Write the module of an invocation in its current state to a file."""
     from iree.compiler.api import Output
 
     output = Output.open_membuffer()
@@ -384,9 +431,9 @@ def _write_stage(invocation: Any, file: Path) -> None:
 
 
 def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
-    """Compile phase by phase, and yield each phase at its end.
+    """Compile a module phase by phase, and yield the name of each phase at its end.
 
-    `_ALLOCATING` must be among the phases.
+    `_ALLOCATING` must be one of the phases.
     """
     from iree.compiler.api.ctypes_dl import _dylib as library  # the Python API has no phases
 
@@ -404,7 +451,10 @@ def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
 
 
 def _allocate_at_once(module: Any) -> None:
-    """Allocate memory from the device, because the pool of its queue leaks freed memory."""
+    """Make a module allocate memory from the device instead of the pool of the device's queue.
+
+    The pool leaks freed memory.
+    """
     from iree.compiler import ir
 
     found: Any = []
@@ -422,16 +472,18 @@ def _allocate_at_once(module: Any) -> None:
 
 
 def _has_low_rank(graph: Any) -> bool:
-    """Return whether all products sum over few elements, such as the rank of an adapter.
+    """Return whether a graph has products, and all of them sum over at most `_MAX_RANK` elements.
 
-    The rank may be dynamic. Without tiling, IREE fuses such products with the following ops.
+    The number of these elements is often the rank of an adapter. A dynamic number counts as small.
+    IREE fuses such products with the following ops if data tiling is disabled.
     """
     shapes = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
     factors = [shapes.get(n.input[0]) for n in graph.node if n.op_type in ("Gemm", "MatMul")]
     return bool(factors) and all(dims and dims[-1].dim_value <= _MAX_RANK for dims in factors)
 
 
-# Pipelines after IREE's own input stage; "builtin.module(...)" around them would have no effect.
+# Pipelines that lower the imported model, by the names of the files for `dump`. Their passes are
+# those of IREE's own input phase. Within "builtin.module(...)", a pipeline would have no effect.
 _STAGES = {
     "01-imported": "",
     "02-torch": "func.func(convert-torch-onnx-to-torch)",
@@ -454,14 +506,18 @@ _PHASES = (
 )
 """The phases of the compiler, from IREE's own input to the bytecode, see iree-compile --help."""
 _ALLOCATING = "stream"
-"""The phase after which the module allocates memory."""
+"""The phase at whose end the module contains the operations that allocate memory."""
 _KERNELS = "kernels"
 """The folder with the code of each kernel, next to the stages."""
 
 
 @contextlib.contextmanager
 def _imported(content: bytes, flags: list[str]) -> Iterator[Any]:
-    """Yield the invocation of a compiler that has imported a serialized model."""
+    """Import a serialized model, and yield a compiler invocation with the imported module.
+
+    Raises:
+        CompileError: The compiler does not accept the flags.
+    """
     import onnx
     from iree.compiler.api import Session, _initializeGlobalCL
     from iree.compiler.extras import onnx_importer

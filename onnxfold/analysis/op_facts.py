@@ -1,4 +1,7 @@
-"""Inference of the facts of a node's outputs by the op's definition or by onnx."""
+"""Inference of the facts of a node's outputs.
+
+The op's definition infers the facts. If the definition is undecided, onnx infers them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def results_of(
 ) -> Sequence[Fact]:
     """Return the facts of a node's outputs.
 
-    The node has no subgraphs and does not call a function of the model.
+    The node must not have subgraphs or call a function of the model. ``inputs`` contains the facts
+    of its inputs, or None for an omitted input. If the result is shorter than the outputs, the
+    facts of the last outputs are unknown.
     """
     infer = functools.partial(_infer, node, inputs, opsets, algebra)
     attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
@@ -41,7 +46,11 @@ def results_of(
 def _infer(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
 ) -> list[Fact]:
-    """Return the facts of a node's outputs that onnx infers."""
+    """Return the facts that onnx infers for a node's outputs.
+
+    The facts are unknown if the op has no schema, the node refers to an attribute of a function, or
+    onnx rejects the node.
+    """
     version = opsets.get(node.domain)
     schema = None if version is None else schema_of(node.op_type, version, node.domain)
     if schema is None or has_references(node):
@@ -53,18 +62,21 @@ def _infer(
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
     types = {name: _type_proto(fact, algebra) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}
-    for name, formal in schema.attributes.items():  # onnx's implementations may use other defaults
+    for name, formal in schema.attributes.items():  # onnx's inference may use other defaults
         if name not in node.attributes and formal.default_value.type:
             proto.attribute.append(formal.default_value)
     inferred: Mapping[str, onnx.TypeProto] = {}
     with contextlib.suppress(Unfoldable):
         inferred = infer_types(schema, proto, types, data, opsets)
-    # all omitted outputs have the same name, so the inferred type belongs to one of them only
+    # all omitted outputs have the name "", so a type inferred for it belongs to only one of them
     return [_fact(inferred.get(name) if name else None, algebra) for name in outputs]
 
 
 def _fact(proto: onnx.TypeProto | None, algebra: Algebra) -> Fact:
-    """Return the fact of a type. Its dimensions may be names of expressions."""
+    """Return the fact of a type that onnx inferred; `UNKNOWN` for None.
+
+    A dimension with a name from `_type_proto` has the size that the name represents.
+    """
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
@@ -88,12 +100,12 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
     dtype = fact.dtype
     if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
-    # onnxruntime rounds sizes computed from floats, such as the scales of Resize, differently
+    # onnx may round sizes that depend on floats, such as the scales of Resize, unlike onnxruntime
     return tensor_proto(known) if dtype.is_integer() else None
 
 
 def _type_proto(fact: Fact, algebra: Algebra) -> onnx.TypeProto:
-    """Return the type of a fact. Expressions are represented by names."""
+    """Return the type of a fact. Names represent the expressions, see `Algebra.sizes`."""
     proto = onnx.TypeProto()
     if fact.type_proto is not None:
         proto.ParseFromString(fact.type_proto)

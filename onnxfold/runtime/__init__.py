@@ -1,1 +1,1 @@
-"""Runtime constants: split a model by constness, and run both parts."""
+"""Split models by their runtime constants, and run optimized and split models in sessions."""

@@ -1,6 +1,7 @@
 """Read adapters from .safetensors, .npz and .onnx_adapter files.
 
-The folder of a .safetensors or .npz file can contain a configuration that peft has written.
+If the folder of a .safetensors or .npz file contains ``adapter_config.json``, which peft writes,
+this configuration is also read.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ _TYPES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-"""NumPy dtypes by the names of element types in safetensors."""
+"""Dtypes of NumPy and ml_dtypes, by the names of element types in .safetensors files."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter.
+    """The tensors of an adapter, and its configuration.
 
     Attributes:
         tensors: The tensors by name.
-        file: The file; None if the caller passed the tensors.
-        config: The configuration of peft; None without any.
+        file: The file of the tensors. None if the caller passed the tensors.
+        config: The configuration that peft wrote. None if no configuration was read.
     """
 
     tensors: Mapping[str, Feed]
@@ -49,11 +50,13 @@ class Adapter:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """The configuration of a LoRA in peft, which scales the product of its two matrices.
+    """The scale of a LoRA adapter in a configuration of peft.
+
+    For each module, peft multiplies the product of the adapter's two matrices by this scale.
 
     Attributes:
         alpha: The numerator of the scale.
-        alphas: The numerators for some modules, by the end of the module's name.
+        alphas: The numerators for some modules, by the last components of the module's name.
         is_rank_stabilized: Whether the denominator is the square root of the rank instead of the
             rank.
     """
@@ -65,7 +68,8 @@ class LoraConfig:
     def scale(self, module: str, rank: int) -> float:
         """Return the scale for a module whose adapter has this rank.
 
-        The first entry of ``alphas`` that matches the module replaces ``alpha``.
+        The first entry of ``alphas`` that matches the module replaces ``alpha``. The scale for the
+        rank 0 is 1.
         """
         matches = (a for name, a in self.alphas.items() if f".{module}".endswith(f".{name}"))
         alpha = next(matches, self.alpha)
@@ -73,11 +77,12 @@ class LoraConfig:
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
-    """Read an adapter from a file, or from a folder that peft has written.
+    """Read an adapter from a file, or from ``adapter_model.safetensors`` in a folder of peft.
 
     Raises:
-        UsageError: The kind of file or of adapter is not supported.
-        ModelError: A file is damaged or cannot be read.
+        UsageError: The kind of the file or of the adapter is not supported, safetensors is not
+            installed, or the configuration contains a regular expression.
+        ModelError: A file is damaged, cannot be read, or has a tensor of an unsupported dtype.
     """
     file = Path(path)
     if file.is_dir():
@@ -109,7 +114,7 @@ def _safetensors(file: Path) -> dict[str, Array]:
     for name, entry in entries:
         dtype = _TYPES.get(entry["dtype"])
         if dtype is None:
-            reason = f"{name!r} has the dtype {entry['dtype']}, which ONNX does not support"
+            reason = f"{name!r} has the dtype {entry['dtype']}, which is not supported"
             raise ModelError(reason, file=file)
         arrays[name] = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
     return arrays
@@ -136,7 +141,8 @@ def _onnx_adapter(file: Path) -> dict[str, Feed]:
     except Exception as error:  # the exceptions of onnxruntime have no common base class
         raise ModelError(f"onnxruntime cannot read the file: {error}", file=file) from error
     for value in values.values():
-        # The adapter owns the memory. Values of older versions of onnxruntime do not refer to it.
+        # The adapter owns the memory of the values. In older versions of onnxruntime, the values
+        # do not keep the adapter alive.
         value.adapter = adapter
     return values
 

@@ -40,7 +40,7 @@ from onnxfold.ops import Trait, definition_of
 
 # Maximum number of visits of a loop's body to find loop invariants.
 _MAX_BODY_VISITS = 3
-# Depth of nested loops up to which invariants are searched: the numbers of visits multiply.
+# Maximum number of nested loops whose invariants are searched. The numbers of visits multiply.
 _MAX_TRIAL_DEPTH = 3
 
 
@@ -48,8 +48,8 @@ class FactPropagation:
     """The facts of every value of a model.
 
     The ``value_info`` of a file is ignored, because some tools leave stale entries. Facts remain
-    valid while the graph is rewritten, because the results of a node never change. The facts of
-    results of the model's functions are unknown. The nodes are in topological order.
+    valid while the graph is rewritten, because the results of a node never change. The results of
+    calls of the model's functions have unknown facts. The nodes must be in topological order.
     """
 
     def __init__(self, scopes: Scopes, constness: ConstnessAnalysis) -> None:
@@ -62,7 +62,9 @@ class FactPropagation:
         self._decided: dict[ir.Value, Fact] = {}
         """The facts of conditions that have one outcome in every valid run."""
         self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
-        """The inputs of each node at its visit; onnx-ir creates a new tuple when inputs change."""
+        """The inputs of each node at its last visit.
+
+        onnx-ir creates a new tuple when the inputs change."""
         self.journal: set[ir.Node] = set()
         """Nodes that were visited or got other inputs since a pass last cleared this set."""
         self.table = FactTable()
@@ -72,14 +74,14 @@ class FactPropagation:
         ] = {}
         """Results, requirements and number of bound queries by op and facts of the operands."""
         self.nesting = 0
-        """Number of enclosing bodies that are visited again even if their values have facts."""
+        """Number of enclosing bodies whose nodes are visited even if their results have facts."""
         self._required: dict[ir.Node, list[Number]] = {}
-        """Numbers that must be at least 0, because the node of the main graph fails otherwise."""
+        """Numbers by node of the main graph. The node fails unless all of them are at least 0."""
         self._bound_dependent: set[ir.Node] = set()
         """Nodes whose results depend on the bounds of expressions."""
 
     def of(self, value: ir.Value) -> Fact:
-        """Return the facts of a value."""
+        """Return the facts of a value, which are inferred if necessary."""
         facts = self._facts
         return facts[value] if value in facts else self._infer(value)
 
@@ -94,7 +96,8 @@ class FactPropagation:
     def same(self, old: ir.Value, new: ir.Value) -> None:
         """Record that ``new`` replaces ``old``.
 
-        ``new`` gets the dtype and the shape of ``old`` if they were not inferred.
+        If the dtype or the shape of ``new`` was not inferred, ``new`` gets that of ``old``, or the
+        complete type of ``old`` if ``old`` is not a dense tensor.
         """
         old_fact = self.of(old)
         new_fact = self.of(new)
@@ -106,9 +109,11 @@ class FactPropagation:
             self.set(new, Fact(dtype, shape) if old_fact.type_proto is None else old_fact)
 
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Return whether a value may replace another one. One of the two is a graph output.
+        """Return whether the declared shape of a graph output allows ``new`` to replace ``old``.
 
-        The declared shape of the output must be correct, unless it gets no new consumers.
+        If ``new`` is a graph output, its declared shape is considered, otherwise that of ``old``.
+        The declared shape must be correct, unless the output gets no other consumers. The result is
+        True if neither value is a graph output.
         """
         output, replaced = (new, old) if new.is_graph_output() else (old, new)
         if output.graph is None or not output.is_graph_output() or new.producer() is None:
@@ -129,7 +134,7 @@ class FactPropagation:
         return True
 
     def _has_other_size(self, name: str, size: Number, outputs: Sequence[ir.Value]) -> bool:
-        """Return whether a dimension of outputs with this name has another size."""
+        """Return whether the name is declared for a dimension of an output with another size."""
         for output in outputs:
             pairs = zip(output.shape or (), self.of(output).shape or (), strict=False)
             if any(dim == name and other != size for dim, other in pairs):
@@ -145,7 +150,7 @@ class FactPropagation:
                 pending.pop()
                 continue
             node = current.producer()
-            if node is None and current.is_graph_input():  # an input of a body
+            if node is None and current.is_graph_input():  # perhaps an input of a body
                 scope = self.scopes.find(current.graph)
                 node = None if scope is None else scope.parent
             if node is None:
@@ -162,14 +167,17 @@ class FactPropagation:
         return facts[value]
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
-        """Return the values that a node and its subgraphs read."""
+        """Return the inputs of a node and the outer values that its subgraphs read."""
         values = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
             values.extend(captured_values(node))
         return values
 
     def run_graph(self, graph: ir.Graph) -> None:
-        """Visit the nodes of a graph whose inputs have facts."""
+        """Infer the facts of the results of a graph's nodes.
+
+        Nodes whose results have facts are visited only if `nesting` is not 0.
+        """
         facts = self._facts
         scope = self.scopes.find(graph)
         for node in nodes_of(graph):
@@ -180,7 +188,8 @@ class FactPropagation:
     def _run_body(self, body: ir.Graph, inputs: Sequence[Fact] | None) -> Sequence[Fact]:
         """Return the facts of a body's outputs.
 
-        With facts of its inputs, all nodes are visited, even if their values have facts.
+        If ``inputs`` is not None, the inputs of the body get these facts, and all nodes of the body
+        are visited, even if their results have facts.
         """
         for value, fact in zip(body.inputs, inputs or (), strict=False):
             self.set(value, fact)
@@ -191,7 +200,10 @@ class FactPropagation:
         return facts
 
     def _results_of_bodies(self, node: ir.Node, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
-        """Visit the subgraphs of a node, and return the facts of its outputs."""
+        """Visit the subgraphs of a node, and return the facts of the node's outputs.
+
+        The result is empty for an invalid Loop, and for all ops except If and Loop.
+        """
         graphs = subgraphs_of(node)
         if node.domain == "" and node.op_type == "If":
             outputs = [self._run_body(graph, None) for graph in graphs]
@@ -221,10 +233,11 @@ class FactPropagation:
         return []
 
     def _repeat(self, body: ir.Graph, initial: Sequence[Fact]) -> Sequence[Fact]:
-        """Return the facts of a Loop's carried values at the end, followed by its scan outputs.
+        """Return the facts of a Loop's carried values at the end, and of the scanned values.
 
-        Initially, all facts of the values before the first iteration are assumed to be loop
-        invariants. Facts that the body changes are dropped until all remaining ones are invariant.
+        Initially, all facts of the carried values before the first iteration are assumed to be
+        loop invariants. Facts that the body changes are dropped until all remaining facts are
+        invariant. After too many visits, only the dtypes remain.
         """
         # onnxruntime passes an iteration number with one axis if it is declared with axes. The
         # condition has the declared shape in the first iteration, and then the shape of the output.
@@ -246,8 +259,16 @@ class FactPropagation:
     ) -> Fact:
         """Return the fact of a scan output, which stacks the results of all iterations.
 
-        Sizes that may vary between iterations are unknown. Without an iteration, onnxruntime uses
-        the declared shape, which may differ from the shape with iterations.
+        Sizes that may vary between iterations are unknown, as well as sizes that differ from
+        ``shape``. If there is no iteration, onnxruntime uses the declared shape, which may differ
+        from the shape with iterations.
+
+        Args:
+            fact: The fact of the result of an iteration.
+            shape: The declared shape of this result, or the shape in ``fact`` if the Loop has an
+                iteration in every run.
+            mark: The index of the first atom that belongs to an iteration.
+            iterations: The number of iterations.
         """
         if shape is None or fact.shape is None or len(shape) != fact.rank:
             return Fact(fact.dtype)
@@ -260,7 +281,10 @@ class FactPropagation:
         return of_type(fact.dtype, [iterations, *sizes], self.algebra)
 
     def _source_fact(self, value: ir.Value) -> Fact:
-        """Return the facts of an initializer, a Constant or an input of the model."""
+        """Return the facts of an initializer, a Constant or an input of the model.
+
+        The facts of all other values are unknown.
+        """
         tensor = self.constness.tensor(value)
         if tensor is None:
             scope = self.scopes.find(value.graph)
@@ -271,7 +295,7 @@ class FactPropagation:
         return self._with_elements(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
     def _with_elements(self, value: ir.Value, fact: Fact) -> Fact:
-        """Return the fact of a value, with the elements if it is a small constant."""
+        """Return the fact of a value, with its elements if the value is a small constant."""
         if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
         if not self.constness.is_constant(value):
@@ -280,7 +304,7 @@ class FactPropagation:
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
     def _declared_fact(self, value: ir.Value) -> Fact:
-        """Return the declared fact of a model input; the runtime checks its type."""
+        """Return the declared fact of a model input. Runtimes check the type of each input."""
         if not isinstance(value.type, ir.TensorType):
             return UNKNOWN
         if value.shape is None:
@@ -340,7 +364,10 @@ class FactPropagation:
     def _op_results(
         self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
     ) -> Sequence[Fact]:
-        """Return the facts of a node's outputs; equal ops with equal operands share them."""
+        """Return the facts of a node's outputs. Equal ops on operands with equal facts share them.
+
+        Facts with new symbols are not shared.
+        """
         algebra = self.algebra
         key = None
         content = content_of_attributes(node.attributes.data.values())
@@ -359,7 +386,7 @@ class FactPropagation:
         n_required_before = len(algebra.required)
         queries_before = algebra.bound_queries
         results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
-        # results with new symbols are not shared
+        # a new symbol stands for another number at each node
         if key is not None and algebra.unnamed == unnamed_before:
             self._cached_results[key] = (
                 results,
@@ -378,6 +405,9 @@ def _has_an_iteration(inputs: Sequence[Fact | None]) -> bool:
 
 
 def _invariant_parts(initial: Fact, fact: Fact) -> tuple[object, ...]:
-    """Return the parts of a fact that decide whether further parts were dropped."""
+    """Return the parts of ``initial`` that ``fact`` preserves.
+
+    If the result is the same in two consecutive visits, no further part was dropped.
+    """
     sizes = zip(initial.shape or (), fact.shape or (), strict=False)
     return fact is initial, fact.dtype, fact.rank, [a == b for a, b in sizes]

@@ -76,12 +76,14 @@ def compare(
             dimensions.
         feeds: Inputs to use instead of random ones: arrays by name, an .npz file, a folder with
             `input_0.pb`, ..., or a folder of such folders.
-        dims: Sizes of symbolic dimensions, by name.
-        rtol: Relative tolerance. If `rtol`, `atol` and `ulp` are 0, the bits must be equal.
+        dims: Sizes of symbolic dimensions of random inputs, by name.
+        rtol: Relative tolerance. If `rtol`, `atol` and `ulp` are 0, the bits must be equal, see
+            also ``exact`` and ``inexact``.
         atol: Absolute tolerance.
         ulp: Largest difference of floats in units in the last place.
         exact: Allow no difference of outputs that depend on float16 or bfloat16. By default, such
-            outputs may differ by a few roundings, because onnxruntime's CPU provider omits some.
+            outputs may differ by a few roundings without a tolerance, because onnxruntime's CPU
+            provider omits some roundings.
         inexact: Allow the changes of inexact rules and compiled code, unless a tolerance is given.
         bisect: If outputs differ, find the first value, in topological order, that differs.
         providers: Execution providers of onnxruntime, by default the CPU provider.
@@ -93,9 +95,9 @@ def compare(
         The comparison.
 
     Raises:
-        ModelError: A file cannot be read, or the first model cannot be run.
-        UsageError: The feeds or sizes do not fit the first model, or onnxruntime cannot load a
-            provider or a library.
+        ModelError: A model cannot be read, or no runtime can load the first model.
+        UsageError: The first model fails on the feeds or on all random inputs, or onnxruntime
+            cannot load a provider or a library.
     """
     tolerance = {"rtol": rtol, "atol": atol, "ulp": ulp, "exact": exact, "inexact": inexact}
     with Subject(a, "model a") as first, Subject(b, "model b") as second:
@@ -142,6 +144,12 @@ def compare_opened(
         fallback: See `compare`.
         default_session: Also compare the models in onnxruntime's default session, on the same
             inputs.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        OnnxFoldError: See `compare`.
     """
     used_providers = available_providers(providers)
     with about(first.name):
@@ -219,7 +227,12 @@ class _Pair:
     def run_first(
         self, runner: Runner, seeds: int, feeds: UserFeeds | None, dims: Mapping[str, int]
     ) -> dict[str, Outputs]:
-        """Run the original on the user's or random feeds, and return the outputs by run."""
+        """Run the original on the user's or random feeds, and return the outputs by run.
+
+        Raises:
+            UsageError: The user's feeds are invalid, or the original fails on them or on all random
+                feeds.
+        """
         outputs: dict[str, Outputs] = {}
         if feeds is not None:
             self.feeds = user_feeds(feeds, self.first.inputs, self.first.overridable)
@@ -240,7 +253,10 @@ class _Pair:
         return outputs
 
     def run_second(self) -> dict[str, Outputs]:
-        """Run the second model on the same feeds. Failures become problems of the result."""
+        """Run the second model on the same feeds, and return the outputs by run.
+
+        Failures become problems of the result. Runs that fail are not returned.
+        """
         outputs: dict[str, Outputs] = {}
         try:
             runner = self.reopen(self.second.source)
@@ -257,7 +273,15 @@ class _Pair:
         return outputs
 
     def compare(self, a: dict[str, Outputs], b: dict[str, Outputs], bisect: bool) -> None:
-        """Compare the outputs that both models have, except for random ones."""
+        """Compare the outputs that both models have, and add the results to the comparison.
+
+        Outputs that are random in the first model are not compared.
+
+        Args:
+            a: The outputs of the first model, by run.
+            b: The outputs of the second model, by run.
+            bisect: Whether to find the first value that differs.
+        """
         compared = {
             (run, name): compare_values(
                 a[run][name], outputs_b[name], self._tolerance(a[run][name]), run=run, name=name
@@ -289,7 +313,14 @@ class _Pair:
         a: dict[str, Outputs],
         b: dict[str, Outputs],
     ) -> dict[_Key, list[OutputResult]]:
-        """Compare outputs outside of the tolerance again, with the tolerances of `Noise`."""
+        """Compare outputs again with the tolerances of `Noise`, and return the new results.
+
+        Args:
+            compared: The results of all outputs.
+            outside: The outputs that are not within the tolerance.
+            a: The outputs of the first model, by run.
+            b: The outputs of the second model, by run.
+        """
         updated: dict[_Key, list[OutputResult]] = {}
         with Noise(self.first.source, self.reopen, self.by_type) as noise:
             for run in dict.fromkeys(run for run, _ in outside):
@@ -344,7 +375,15 @@ class _Pair:
     def _are_within(
         self, compared: dict[_Key, Any], a: Outputs, b: Outputs, atol: Mapping[str, Array]
     ) -> bool:
-        """Compare outputs again with absolute tolerances, and return whether all are within."""
+        """Compare outputs again with absolute tolerances, and return whether all are within.
+
+        Args:
+            compared: The results of outputs of a run, which are replaced by the new results.
+            a: The outputs of the first model.
+            b: The outputs of the second model.
+            atol: The absolute tolerance of each element, by output. Other outputs are not compared
+                again.
+        """
         for run, name in compared:
             if name in atol:
                 tolerance = self._tolerance(a[name])._replace(atol=atol[name])
@@ -364,7 +403,10 @@ class _Pair:
         return self.tolerance._replace(rtol=rtol)
 
     def _random(self, run: str, names: list[str]) -> list[str]:
-        """Return the outputs that change from run to run in the first model."""
+        """Return the outputs that change from run to run in the first model.
+
+        For each of them, add a note to the result, or a problem if only the first model is random.
+        """
         in_a = self._varying(self.first, run, names)
         in_b = self._varying(self.second, run, in_a)
         for name in in_a:
@@ -390,7 +432,7 @@ class _Pair:
         return [name for name in names if name not in constant]
 
     def _bisect(self, run: str) -> None:
-        """Find the first value that differs in a run."""
+        """Find the first value that differs in a run, and add it or a note to the result."""
         rtol = max(self.by_type.values(), default=self.tolerance.rtol)
         tolerance = self.tolerance._replace(rtol=rtol)
         try:
@@ -427,7 +469,16 @@ def _largest_error(a: dict[str, Outputs], b: dict[str, Outputs]) -> float:
 def compare_values(
     a: Output, b: Output, tolerance: Tolerance, *, run: str = "", name: str = ""
 ) -> list[OutputResult]:
-    """Compare a value of two models.
+    """Compare a value of two models: arrays, sequences, dictionaries of numbers, or None.
+
+    None is an optional without a value.
+
+    Args:
+        a: The value in the first model.
+        b: The value in the second model.
+        tolerance: The allowed difference.
+        run: The name of the run, for the result.
+        name: The name of the value, for the result.
 
     Returns:
         One result, or a result for each tensor of a sequence.
@@ -463,5 +514,5 @@ def compare_values(
 
 
 def _dtype_name(array: Array) -> str:
-    """Return the name of the element type. All of NumPy's text types are strings."""
+    """Return the name of the element type, which is "string" for all of NumPy's text types."""
     return "string" if array.dtype.kind in "OSU" else str(array.dtype)

@@ -1,4 +1,7 @@
-"""Write HTML pages from JSON-ready documents, with the template and libraries in ``assets/``."""
+"""Collect the data of report pages, and write the pages as HTML or only the data as JSON.
+
+The template, the scripts and the libraries of an HTML page are in ``assets/``.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,11 @@ if TYPE_CHECKING:
 
 _FORMAT = 1  # version of the document's keys
 _FOLDING = "constant-propagation"
-_MAX_PLACES = 100  # per rule
+_MAX_PLACES = 100  # rewritten values of a rule
 _MAX_KEPT = 500  # nodes
 _MAX_ROUNDED = 100  # values
 _MAX_POINTS = 1000  # of the memory chart
-_MAX_TENSORS = 40
+_MAX_TENSORS = 40  # of each model
 
 
 def write_compare_page(comparison: Comparison, path: PathLike) -> None:
@@ -49,10 +52,10 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
 
     Args:
         comparison: The comparison. Its ``a`` and ``b`` are the paths of the models.
-        path: The file to write. Only the page's data is written if its name ends in .json.
+        path: The file to write. If the name ends in .json, only the page's data is written.
 
     Raises:
-        OnnxFoldError: The file cannot be written, or a model cannot be read.
+        OnnxFoldError: The path is invalid, the file cannot be written, or a model cannot be read.
     """
     check_destination(path, comparison.a, comparison.b)
     models = [storage.load(path) for path in (comparison.a, comparison.b)]
@@ -79,15 +82,15 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
 
 
 def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
-    """Write the page of a bundle: nodes that run once or each time, and cached tensors.
+    """Write the page of a bundle, with its manifest and the graphs of the original and the parts.
 
     Args:
         bundle: The bundle.
-        source: The model that was split.
-        path: The file to write. Only the page's data is written if its name ends in .json.
+        source: The path of the model that was split.
+        path: The file to write. If the name ends in .json, only the page's data is written.
 
     Raises:
-        OnnxFoldError: The file cannot be written, or a model cannot be read.
+        OnnxFoldError: The path is invalid, the file cannot be written, or a model cannot be read.
     """
     check_destination(path, source)
     manifest = bundle.manifest
@@ -120,7 +123,7 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
 
 
 def check_destination(path: PathLike, *other_files: PathLike) -> None:
-    """Check before a run that its page can be written.
+    """Check before a run that the page of the run can be written.
 
     Args:
         path: The file of the page.
@@ -145,14 +148,14 @@ def check_destination(path: PathLike, *other_files: PathLike) -> None:
 def write_page(
     path: PathLike, kind: str, source: str, target: str, document: Mapping[str, Any]
 ) -> None:
-    """Write the document of a command.
+    """Write the report page of a command.
 
     Args:
-        path: The file to write, as JSON if its name ends in .json, otherwise as an HTML page.
-        kind: The command.
-        source: The file that the command read.
-        target: The other file of the command.
-        document: The JSON-ready data of the page.
+        path: The file to write: only the data if the name ends in .json, otherwise an HTML page.
+        kind: The command: "optimize", "compare" or "split".
+        source: The file that the command read, or "" for a model in memory.
+        target: The other file or the bundle of the command.
+        document: The JSON-ready data of the page, without the keys that all pages have.
 
     Raises:
         OnnxFoldError: The file cannot be written.
@@ -184,10 +187,10 @@ def _asset(name: str) -> str:
 
 
 class Recording:
-    """An `onnxfold.passes.context.Observer` that records a run for its page.
+    """An `onnxfold.passes.context.Observer` that records a run for the page of the run.
 
-    The recording keeps the names and types of the original model. It references a node only until a
-    pass removes the node.
+    The recording also observes the pool of constants. It keeps the names and types of the original
+    model, but references a node only until a pass removes the node.
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
@@ -207,7 +210,7 @@ class Recording:
         self._remaining = self._before.forget_model()
         """Nodes that no pass has removed, by their index in the skeleton."""
         self._removed_by: dict[int, str] = {}
-        """The passes that removed the other nodes."""
+        """The passes that removed the other nodes, by their index in the skeleton."""
         self._results: set[str] = set()
 
     # ---------------------------------------------------------------- during the run
@@ -221,7 +224,7 @@ class Recording:
         self._events.extend((time.perf_counter() - self._start, nbytes, unfreed))
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
-        """Record the size of a constant. Each result of a node counts once."""
+        """Record the size of a computed constant. Each name counts once; weights do not count."""
         name = value.name
         if not name or storage.stored_tensor(value) is not None or name in self._results:
             return
@@ -230,7 +233,7 @@ class Recording:
         self.holds(self._live)
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Record the nodes that a pass has removed."""
+        """Record the nodes that a pass has removed. If the run has restarted, begin again."""
         if model is not self._model:  # the run has restarted at a lower level
             self._begin(model)
         removed = [index for index, node in self._remaining.items() if node.graph is None]
@@ -272,7 +275,7 @@ class Recording:
     def _describe_original(
         self, report: Report, decisions: Mapping[str, Decision], after: Skeleton
     ) -> None:
-        """Add decisions, rules and the passes that removed them to the original nodes."""
+        """Add to each original node its decision, its rules and the pass that removed the node."""
         rules: dict[str, dict[str, None]] = {}
         for rule, values in report.places.items():
             for value in values:
@@ -315,7 +318,10 @@ class Recording:
         ]
 
     def _memory_points(self) -> list[tuple[float, int, int]]:
-        """Return the points of the chart. If there are many, a point has the peak of a group."""
+        """Return the points of the memory chart.
+
+        If there are more than `_MAX_POINTS` changes, a point has the peak of a group of changes.
+        """
         events = np.array(self._events).reshape(-1, 3)
         size = -(-len(events) // _MAX_POINTS) or 1
         groups = (events[k : k + size] for k in range(0, len(events), size))
@@ -323,7 +329,11 @@ class Recording:
 
 
 def _run_of(report: Report) -> dict[str, Any]:
-    """Return the report without the decisions and places, which are with the nodes and rules."""
+    """Return the report as a dictionary for the page, with truncated lists.
+
+    Decisions about folded nodes and places are omitted, because the nodes and the rules of the page
+    have them.
+    """
     run = report.to_dict()
     del run["decisions"], run["places"]
     keys = ("value", "op_type", "graph", "reason")
@@ -343,7 +353,7 @@ def _add_decision(node: dict[str, Any], decision: Decision) -> None:
 
 
 def _largest(model: ir.Model) -> dict[str, Any]:
-    """Return the number and bytes of the tensors of a model, and the largest tensors."""
+    """Return the number and the total bytes of a model's tensors, and the largest tensors."""
     tensors = largest_first(model)
     return {
         "count": len(tensors),

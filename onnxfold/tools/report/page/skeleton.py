@@ -1,4 +1,4 @@
-"""The graph of a model as JSON-ready data for a page, without tensors."""
+"""The graph of a model as JSON-ready data for a page, with only the first elements of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfold.ir.symbolic.fact import Texts
 _MAX_NODES = 5000
 _MAX_TEXT = 300  # characters; names written by exporters are shorter
 _MAX_TENSOR_BYTES = 1 << 20  # of a tensor that is read to compute its range
-_MAX_READ_BYTES = 64 << 20  # of all tensors that are read
+_MAX_READ_BYTES = 64 << 20  # of all tensors that are read to compute their ranges
 _SHOWN_ELEMENTS = 6  # of a tensor
 _CONSTNESS_TEXTS = {
     Constness.VARIABLE: "depends on the inputs",
@@ -29,22 +29,24 @@ _CONSTNESS_TEXTS = {
 
 
 class Skeleton:
-    """The first nodes of a model in execution order, with their inputs and outputs.
+    """The first `_MAX_NODES` nodes of a model in execution order, with their inputs and outputs.
 
-    The nodes of a subgraph precede the node that contains it. The nodes of functions are last.
+    The nodes of a subgraph precede the node with the subgraph. The nodes of functions are last.
 
     Attributes:
         title: The title of the graph.
-        scopes: Names of the graphs; "" for the main graph.
+        scopes: Names of the main graph (""), of subgraphs and of functions.
         modules: Paths of modules, each a list of names from the outermost module to the innermost.
         values: Name, type, and "input", "weight" or "result" of each value. A weight also has its
             range and first elements.
         nodes: For each node, `op`, `name`, `constness` and `attributes`, the indices `scope` and
             `module`, and lists of indices of values: `inputs`, `outputs` and `bodies` (the results
-            of its subgraphs). The other keys are added after a run.
+            of its subgraphs). Apart from `inputs` and `outputs`, empty keys are omitted, as is
+            `scope` for the main graph. Pages add further keys.
         outputs: Indices of the graph outputs in `values`.
-        total: The number of nodes of the model.
+        total: The number of nodes of the model, including the nodes that are not in `nodes`.
         drawn: The nodes of the model that are in `nodes`.
+        constness: The constness of the model's values with ``runtime_constants``.
     """
 
     def __init__(
@@ -85,11 +87,14 @@ class Skeleton:
         return {**document, "left_out": self.total - len(self.nodes)}
 
     def name_of(self, node: dict[str, Any]) -> str:
-        """Return the name of the first result of a node, or ""."""
+        """Return the name of the first result of a node in `nodes`; "" without a named result."""
         return self.values[node["outputs"][0]][0] if node["outputs"] else ""
 
     def forget_model(self) -> dict[int, ir.Node]:
-        """Drop the model but not its names and types, and return the drawn nodes by index."""
+        """Drop the references to the model, and return the drawn nodes by index.
+
+        The names and types of the model remain.
+        """
         nodes = dict(enumerate(self.drawn))
         del self.drawn, self.constness, self._facts, self._index
         return nodes
@@ -131,7 +136,7 @@ class Skeleton:
             self.drawn.append(node)
 
     def _value(self, value: ir.Value) -> int:
-        """Return the index of a value in `values`, and add it if necessary."""
+        """Return the index of a value in `values`. Add the value if it is new."""
         index = self._index.get(value)
         if index is not None:
             return index
@@ -153,8 +158,10 @@ class Skeleton:
     def _content(self, tensor: ir.TensorProtocol) -> str:
         """Return the range and the first elements of a tensor as text.
 
-        Large tensors have no range. The text is empty for a large tensor that is not mapped from a
-        file, and for dtypes other than numbers.
+        A tensor is large if it exceeds `_MAX_TENSOR_BYTES` or the bytes that may still be read. The
+        range is omitted for large tensors and for a single element. The text is empty for a large
+        tensor that is not mapped from a file, for an empty tensor, and for dtypes other than
+        numbers.
         """
         is_integer = tensor.dtype.is_integer()
         is_number = is_integer or tensor.dtype.is_floating_point()

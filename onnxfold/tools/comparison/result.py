@@ -1,4 +1,4 @@
-"""Differences of arrays, and the result of a comparison."""
+"""The difference of two arrays, and the result of a comparison of two models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _BLOCK = 1 << 20  # elements that are processed at once
 class Distance:
     """The difference of two arrays of the same dtype and shape.
 
-    Errors include only elements that are finite in both arrays.
+    Errors include only elements that are finite in both arrays. The real and the imaginary parts of
+    complex numbers count as separate elements.
 
     Attributes:
         differing: Number of elements whose bits differ. The payload of a NaN does not count, but
@@ -35,9 +36,11 @@ class Distance:
         max_abs_error: Largest absolute error.
         max_rel_error: Largest error relative to the first array's element.
         max_ulp: Largest distance in units in the last place, or None for types other than floats.
-        ulp_histogram: For floats, the number of equal elements, then the numbers of elements that
-            differ by [1, 2), [2, 4), [4, 8), ... units in the last place.
-        cosine: For floats, the cosine of the angle between the arrays. None if one is all zeros.
+        ulp_histogram: For floats, the number of equal elements, then the numbers of finite elements
+            that differ by [1, 2), [2, 4), [4, 8), ... units in the last place. The second number
+            includes zeros of different signs. Empty for other types.
+        cosine: For floats, the cosine of the angle between the arrays, without elements that are
+            not finite. None for other types, and if different arrays have a norm of 0 or infinity.
         nonfinite_mismatch: Number of elements that are NaN or infinite in one array and different
             in the other.
         within: Whether all elements are within the tolerance.
@@ -137,7 +140,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _differing(a: Array, b: Array) -> Array:
-    """Return the indices of the elements whose bits differ. All NaNs are equal."""
+    """Return the indices of the floats whose bits differ. Two NaNs count as equal."""
     a_bits = _bits(a)
     b_bits = _bits(b)
     differing = []
@@ -150,7 +153,10 @@ def _differing(a: Array, b: Array) -> Array:
 
 
 def _cosine(a: Array, b: Array) -> float | None:
-    """Return the cosine over elements that are finite in both, or None if one is all zeros."""
+    """Return the cosine over elements that are finite in both arrays.
+
+    The result is None if the norm of an array is 0 or infinite.
+    """
     dot = 0.0
     a_square = 0.0
     b_square = 0.0
@@ -176,7 +182,7 @@ def _ordered(array: Array) -> Array:
 
     Neighbouring floats have consecutive integers, and both zeros are 0. Sign and magnitude become
     two's complement in int64, so a difference fits into uint64. Each float4 or float6 is stored in
-    a byte.
+    a byte, so the number of bits does not follow from the item size.
     """
     bits = _bits(array).astype(np.uint64)
     width: int = ml_dtypes.finfo(array.dtype).bits  # type: ignore[no-untyped-call]
@@ -192,11 +198,11 @@ class OutputResult(Distance):
     """The comparison of an output in a run.
 
     Attributes:
-        run: The run: "seed 0", or the name of the data set that was fed.
+        run: The name of the run, such as "seed 0", see `Comparison`.
         name: The name of the output, followed by "[i]" for the tensors of a sequence.
-        dtype: The element type.
-        shape: The shape.
-        elements: The number of elements.
+        dtype: The element type in the first model, "sequence" or "optional".
+        shape: The shape in the first model.
+        elements: The number of elements in the first model.
         note: The reason why the values cannot be compared, such as another dtype, or None.
     """
 
@@ -211,12 +217,15 @@ class OutputResult(Distance):
 
     @property
     def bit_equal(self) -> bool:
-        """Whether both outputs have the same dtype, shape and bits."""
+        """Whether both outputs have the same dtype, shape and bits, except for bits of NaNs."""
         return self.note is None and self.differing == 0
 
     @property
     def error(self) -> float:
-        """The largest absolute error, or infinity for values that cannot be compared."""
+        """The largest absolute error.
+
+        The error is infinity if the values cannot be compared, or if a NaN or infinity differs.
+        """
         return math.inf if self.note is not None or self.nonfinite_mismatch else self.max_abs_error
 
     def __str__(self) -> str:
@@ -248,8 +257,9 @@ class FirstDifference:
     Attributes:
         value: The name of the value.
         result: The comparison of the value.
-        nodes_a: The nodes of the first model that compute the value from equal values, as texts.
-        nodes_b: The nodes of the second model that do this. Empty if the model stores the value.
+        nodes_a: The nodes of the first model that compute the value from equal values, as texts. At
+            most the last 20 nodes.
+        nodes_b: The same nodes of the second model. Empty if this model stores the value.
         ingredients: For each operand of the last node of ``nodes_a``: "equal", "in the first model
             only", or the difference of weights.
         runs: Number of runs that the search required.
@@ -285,18 +295,20 @@ class Comparison(Printable):
         rtol: The allowed relative difference.
         atol: The allowed absolute difference.
         ulp: The allowed difference in units in the last place.
-        runs: The runs, in order: "seed 0", ...
-        sizes: Sizes of the symbolic dimensions, by run.
-        outputs: The results, one for each output of each run.
-        problems: Differences of the models other than values: another interface, or a run on which
-            only the second model fails.
+        runs: The names of the runs, in order: "seed 0", ... for random inputs, "given" for arrays
+            of the user, or the names of the files or folders of feeds.
+        sizes: Sizes of the symbolic dimensions of random inputs, by run.
+        outputs: The results, one for each tensor of each compared output of each run.
+        problems: Differences of the models other than values: another interface, a second model
+            that does not load, or a run or random output of only one model.
         notes: Remarks about the comparison.
-        first_difference: The first value that differs, with ``bisect`` and if an output differs.
+        first_difference: The first value that differs, with ``bisect``. None if no output differs,
+            or if the search fails.
         default_session: For a check, the comparison in onnxruntime's default session on the same
-            inputs, within the tolerances of inexact rules. None if the original does not run in
-            this session.
+            inputs, within the tolerances of inexact rules. None without a check, or if the original
+            does not run in this session.
         own_error: In a default session, the largest absolute difference between the first model's
-            outputs in this session and in the node-by-node session.
+            outputs in this session and in the node-by-node session. Otherwise None.
     """
 
     a: str

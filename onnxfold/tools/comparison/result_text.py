@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 def compare_text(comparison: Comparison) -> Iterator[str | Table]:
-    """Yield a table of the outputs of all runs, problems and notes, and the verdict."""
+    """Yield the parts of the text.
+
+    These are a table of the outputs of all runs, sizes, problems, notes, the first difference, and
+    the verdict of each session.
+    """
     if comparison.outputs:
         figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
         yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
@@ -34,7 +38,7 @@ def compare_text(comparison: Comparison) -> Iterator[str | Table]:
 
 
 def compare_line(comparison: Comparison) -> str:
-    """Return the verdict in one line."""
+    """Return the verdict in one line, without the default session."""
     session = f"{comparison.backend}, {comparison.session}"
     runs = f"on {count_text(len(comparison.runs), 'run')} ({session})"
     if comparison.equal:

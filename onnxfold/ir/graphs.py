@@ -1,4 +1,4 @@
-"""Queries of the graphs, subgraphs and constant nodes of a model, and texts of types."""
+"""Queries of a model's graphs, nodes and dimensions, and texts of nodes, types and attributes."""
 
 from __future__ import annotations
 
@@ -45,14 +45,18 @@ def has_references(node: ir.Node) -> bool:
 
 
 def root_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the graphs of the model and its functions, which contain all other graphs."""
+    """Return the main graph of the model and the graphs of its functions.
+
+    All other graphs are in attributes of nodes, or in default values of functions' attributes.
+    """
     return [model.graph, *map(operator.attrgetter("graph"), model.functions.values())]
 
 
 def all_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the graphs of the model and its functions and all their subgraphs, outer ones first.
+    """Return the graphs of the model and its functions, and all their subgraphs.
 
-    Graphs in default values of functions' attributes are included.
+    Each graph precedes its subgraphs. Graphs in default values of functions' attributes are
+    included.
     """
     graphs = root_graphs(model)
     for function in model.functions.values():
@@ -76,8 +80,8 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
     """Return the value of a ``Constant`` node's attribute as a tensor.
 
-    The result is None for a reference to an attribute of a function. A new tensor gets the name. A
-    tensor in the attribute keeps its own name.
+    The result is None for a reference to an attribute of a function. A tensor created from strings
+    or numbers gets the name ``name``. A tensor in the attribute keeps its own name.
 
     Raises:
         KeyError: ``Constant`` has no such attribute.
@@ -103,7 +107,7 @@ def is_constant_node(node: ir.Node) -> bool:
 
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
-    """Return the values of outer graphs that a node's subgraphs read, each once."""
+    """Return the values that a node's subgraphs read but do not define, each once."""
     captured: dict[ir.Value, None] = {}
 
     def visit(graph: ir.Graph, inner: frozenset[ir.Graph]) -> None:
@@ -140,12 +144,18 @@ def op_name(node: ir.Node) -> str:
 
 
 def display_name(node: ir.Node) -> str:
-    """Return the name of a node, or of its first named output if the node has no name."""
+    """Return the name of a node, or of its first named output if the node has no name.
+
+    The result is empty if neither has a name.
+    """
     return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
 def type_text(value: ir.Value) -> str:
-    """Return the declared type and shape of a value, such as "float32[n,3]"."""
+    """Return the type and shape of a value as text, such as "float32[n,3]"; see `shaped`.
+
+    The type and shape are those of the value's tensor, or the declared ones if it has no tensor.
+    """
     tensor = value.const_value
     if tensor is not None:
         return shaped(tensor.dtype, tensor.shape)
@@ -155,7 +165,7 @@ def type_text(value: ir.Value) -> str:
 def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[object] | None) -> str:
     """Return a type and shape as text, such as "float32[n,3]".
 
-    The text is empty if both are unknown. A dimension without a size and a name is "?".
+    The text is empty if both are unknown. A dimension without a size or a name is "?".
     """
     name = kind if isinstance(kind, str) else _kind_text(kind)
     if shape is None:
@@ -164,20 +174,27 @@ def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[obj
     return f"{name}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
-# Names of dimensions that onnx-ir evaluates as arithmetic expressions. Powers are excluded.
+# Names of dimensions that onnx-ir evaluates as arithmetic expressions. Powers are excluded, because
+# a name such as "9**9**9**9" would take forever.
 _EXPRESSION = re.compile(r"(?!.*\*\*)[\w +\-*/%(),.]{1,200}")
 # Names that exporters write for unknown sizes, such as "?", "-1" and "None".
 _ANY_SIZE = re.compile(r"[\W\d]*|None")
 
 
 def name_of(dim: int | ir.SymbolicDim) -> str | None:
-    """Return the name of a dynamic dimension; None for names that mean an unknown size."""
+    """Return the name of a dynamic dimension.
+
+    The result is None for static and unnamed dimensions, and for names that mean an unknown size.
+    """
     name = None if isinstance(dim, int) else dim.value
     return None if name is None or _ANY_SIZE.fullmatch(name) else name
 
 
 def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
-    """Return the names in the expression of a dimension. Any other text is a single name."""
+    """Return the names in the expression of a dimension.
+
+    A text that is not an expression is a single name. A dimension without a text has no names.
+    """
     if dim.value is None:
         return frozenset()
     try:
@@ -188,7 +205,10 @@ def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
 
 
 def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
-    """Return a dimension with sizes substituted for some names."""
+    """Return a dimension with sizes substituted for some names.
+
+    The dimension is unchanged if the result would be negative or cannot be evaluated.
+    """
     if dim.value is None or dim.value in sizes:
         return dim if dim.value is None else sizes[dim.value]
     if sizes.keys().isdisjoint(symbols_in(dim)):
@@ -201,7 +221,10 @@ def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.Symbolic
 
 
 def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
-    """Return a type with the names of NumPy, such as "float32" or "sequence(int64)"."""
+    """Return a type with the names of NumPy, such as "float32" or "sequence(int64)".
+
+    The text is empty if the type is unknown.
+    """
     if kind is None or kind is ir.DataType.UNDEFINED:
         return ""
     if isinstance(kind, ir.DataType):
@@ -212,7 +235,11 @@ def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
 
 
 def attribute_text(attribute: ir.Attr) -> str:
-    """Return an attribute as text: its value, the type of a tensor, or "..." for graphs."""
+    """Return an attribute as text.
+
+    The text is the value, the type and shape of a tensor, "..." for graphs, or "@NAME" for a
+    reference to the attribute NAME of a function.
+    """
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:

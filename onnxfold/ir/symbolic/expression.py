@@ -246,8 +246,8 @@ class Algebra(Atoms):
     def broadcast(self, a: Number, b: Number) -> Number:
         """Return the broadcast size of two sizes.
 
-        In a valid model, the sizes are equal or one of them is 1. The result is an atom if this
-        does not determine it.
+        In a valid model, the sizes are equal or one of them is 1. The method returns an atom if
+        this does not determine the broadcast size.
         """
         if a == b or b == 1:
             return a

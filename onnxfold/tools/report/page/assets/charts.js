@@ -35,10 +35,10 @@ function axis(values, more) {
 // In the legend, the color of a line or bar fills its marker.
 const MARKERS = { width: 0, fill: (u, k) => u.series[k].stroke(u, k) };
 
-// A point has seconds, live bytes, and bytes of all results so far.
+// A point has seconds, live bytes, and bytes if nothing were freed so far.
 function memoryChart(points) {
   const [maxLive, maxStored] = [1, 2].map((k) => Math.max(0, ...points.map((point) => point[k])));
-  let logarithmic = maxStored > 12 * maxLive;  // otherwise the lower line would coincide with the axis
+  let logarithmic = maxStored > 12 * maxLive;  // on a linear axis, the lower line would be too close to 0
   const columns = [0, 1, 2].map((k) => points.map((point) => point[k]));
   const powers = () => [0, ...[...Array(12).keys()].map((k) => 10 ** (k + 3)).filter((power) => power <= Math.max(maxStored, 1000))];
   const data = [columns[0], columns[1], columns[2]];

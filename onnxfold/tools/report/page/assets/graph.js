@@ -12,10 +12,10 @@ const KINDS = {
 const MAX_SHOWN = 80;  // boxes of a graph before any group is opened
 const ARTIFICIAL_GROUP_SIZE = 60;  // consecutive nodes in an artificial group
 const MAX_DIRECT = 150;  // nodes of a group outside of its inner groups
-const CHARACTER_WIDTH = 6.8;  // average of the font of the drawing
+const CHARACTER_WIDTH = 6.8;  // average width of a character in the font of the drawing, in pixels
 const TITLE_HEIGHT = 24;  // height of the title of an open group
 
-// Return whether a node runs each time, because its elements or only its sizes depend on the inputs.
+// Return whether a node runs each time, because its results or only their sizes depend on the inputs.
 function isVariable(node) {
   return node.constness === "depends on the inputs" || node.constness === "constant for each batch";
 }
@@ -35,7 +35,8 @@ function svg(tag, attributes, ...children) {
   return element;
 }
 
-// Return the inputs and nodes of a graph, the producer of each value, and the tree of groups.
+// Return a graph with a list of its inputs and nodes, the index of each value's producer in the list, and the root of
+// the tree of groups.
 function prepare(graph) {
   const producers = new Map();
   const nodes = [];
@@ -284,7 +285,7 @@ class GraphView {
     const counts = new Map();
     nodes.forEach((each) => counts.set(each.kind, (counts.get(each.kind) || 0) + 1));
     const modules = root.children.some((each) => each.groups) ? " Boxes with + are modules; select one to open it." : "";
-    const gone = nodes.some((each) => each.node && each.node.gone) ? " Pale nodes were removed." : "";
+    const gone = nodes.some((each) => each.node && each.node.gone) ? " Pale nodes are in no other graph." : "";
     const dots = nodes.some((each) => !each.label) ? " Dots are Constant nodes." : "";
     this.note.textContent = `${shown}${modules}${gone}${dots}`;
     this.legend.replaceChildren(...Object.entries(KINDS).filter(([kind]) => counts.has(kind)).map(([kind, [name, text]]) => {
@@ -310,7 +311,7 @@ class GraphView {
     this.zoomTo(Math.min(1, this.canvas.clientWidth / this.root.width, this.canvas.clientHeight / this.root.height));
   }
 
-  // Save the drawing with its colors as a file.
+  // Save the drawing with its colors as an SVG file.
   save() {
     const copy = this.svg.cloneNode(true);
     const rules = [...document.styleSheets].flatMap((each) => [...each.cssRules]).filter((rule) => (rule.selectorText || "").includes(".drawing"));

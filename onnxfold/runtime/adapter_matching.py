@@ -1,4 +1,4 @@
-"""Match the tensors of adapters with runtime constants."""
+"""Match the tensors of adapters with runtime constants, and convert the tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _Parts = tuple[str, ...]
 
 # The prefix that peft adds to the names of a model's modules.
 _MODEL_PREFIX = re.compile(r"(^|\.)base_model\.model\.")
-# The name of the adapter after these parts of a name. Files of adapters omit it.
+# A component such as "lora_A", and the name of the adapter after it. Files of adapters do not
+# contain the name of the adapter.
 _ADAPTER_NAME = re.compile(
     r"\.(lora_[AB]|modules_to_save)\.[^.]+(?=\.)|\.(lora_embedding_[AB])\.[^.]+$"
 )
@@ -37,8 +38,8 @@ class Fit:
         shape: The shape of the tensor.
         constant: The name of the matching runtime constant; None unless exactly one matches.
         transposed: Whether the tensor is the transpose of the constant.
-        factor: The factor for the tensor that gives the product of the adapter its configured
-            scale.
+        factor: The number by which the tensor must be multiplied, so that the product of the
+            adapter's matrices has the scale in the adapter's configuration.
         problem: The reason why the tensor does not fit; None if it fits.
     """
 
@@ -51,11 +52,14 @@ class Fit:
 
 
 def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
-    """Match each tensor of an adapter with the runtime constants, in the order of the file.
+    """Match each tensor of an adapter with the runtime constants, in the order of the tensors.
 
-    A tensor matches the constant with the same name. Otherwise, it matches the constant that is the
-    same parameter in PyTorch: one of the two names, without the additions of peft, ends with the
-    other one.
+    A tensor matches the constant with the same name. If there is none, the tensor matches a weight
+    that is the same parameter in PyTorch: one of the two names, without the additions of peft, ends
+    with the other one. Several tensors that match the same constant do not fit.
+
+    Raises:
+        UsageError: A value in the adapter is neither an array nor an ``OrtValue``.
     """
     infos = {info.name: info for info in manifest.runtime_constants}
     weights = {weight.name: weight for weight in manifest.weights}
@@ -82,7 +86,9 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
 def runtime_constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
-    """Return the runtime constants in an adapter. Only converted tensors are copied.
+    """Return the runtime constants in an adapter.
+
+    Tensors are copied only if their layout, scale or dtype must be converted.
 
     Args:
         source: The path of an adapter, or its tensors by name.
@@ -92,7 +98,8 @@ def runtime_constants_of(
         The runtime constants by name.
 
     Raises:
-        UsageError: A tensor does not fit.
+        UsageError: A tensor does not fit, or the kind of the file is not supported.
+        ModelError: The file cannot be read, see `read_adapter`.
     """
     adapter = Adapter(source) if isinstance(source, Mapping) else read_adapter(source)
     found = fits(adapter, manifest)
@@ -110,11 +117,13 @@ def runtime_constants_of(
 
 
 def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
-    """Return the constants that may match a tensor.
+    """Return the constants whose names match the name of a tensor, given the components of names.
 
-    These are the constants with the same name. If there are none, they are the constants whose
-    names end with the name of the tensor. If these do not exist either, they are the constants with
-    the longest names that the name of the tensor ends with.
+    The first of these sets that is not empty is returned:
+
+    - The constants with the same name as the tensor.
+    - The constants whose names end with the name of the tensor.
+    - Of the constants with whose names the name of the tensor ends, those with the longest name.
     """
     same = [name for name, other in names.items() if other == parts]
     longer = [name for name, other in names.items() if other[-len(parts) :] == parts]
@@ -132,14 +141,16 @@ def _parts(name: str) -> _Parts:
 def _fit(
     name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
 ) -> Fit:
-    """Match a tensor with a constant.
+    """Return whether and how a tensor fits the constant that its name matches.
 
-    The factor is the scale in the configuration of the adapter, divided by the scale in the model.
+    For the second matrix of an adapter with a configuration, the factor is the scale in the
+    configuration, divided by the scale in the model. For other tensors, the factor is 1.
     """
     fit = Fit(name, _shape(name, feed))
     fits_directly = info.takes(fit.shape)
     fits_transposed = info.takes(fit.shape[::-1])
-    # if both shapes fit, a tensor with the name of its PyTorch parameter has the layout of PyTorch
+    # If the shape fits in both layouts, a tensor with another name than the constant has the layout
+    # of PyTorch.
     is_transpose = info.name != name and weight is not None and weight.transposed
     is_matrix = len(fit.shape) == 2
     transposed = fits_transposed if (is_transpose or not fits_directly) and is_matrix else False
@@ -147,7 +158,7 @@ def _fit(
     if not fits_directly and not transposed:
         return replace(fit, problem=f"the constant is {info}")
     expected = _numpy_dtype(info.dtype)
-    # the session checks the dtypes of onnxruntime's values
+    # The session checks the dtype of an OrtValue.
     dtype = feed.dtype if isinstance(feed, np.ndarray) else expected
     if dtype != expected and not (is_float(dtype) and is_float(expected)):
         return replace(fit, problem=f"the dtype is {dtype}, and the constant is {info}")
@@ -160,7 +171,10 @@ def _fit(
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
-    """Convert a tensor to the layout and dtype of its runtime constant."""
+    """Convert a tensor to the layout and dtype of its runtime constant, and multiply by the factor.
+
+    An ``OrtValue`` with the layout of the constant is returned unchanged.
+    """
     if not (isinstance(feed, np.ndarray) or fit.transposed):
         return feed
     array = array_of(feed).T if fit.transposed else array_of(feed)

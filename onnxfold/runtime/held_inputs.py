@@ -27,11 +27,11 @@ class SplittableModel:
 
     Attributes:
         name: The name of the model in log messages.
-        source: The path or the bytes of the model.
+        source: The absolute path or the bytes of the model.
         options: The session options of onnxruntime.
         providers: Execution providers, as onnxruntime takes them.
-        fold: The optimization options.
-        kept: The cached optimized model. None if the session was opened without optimization.
+        fold: The level and the target of the optimization.
+        kept: The cached optimized model. None if the session opened the original model.
         max_cache_bytes: Upper bound for the size of the folded tensors in bytes. None means
             `DEFAULT_BYTES`.
         is_named: Whether the caller named the inputs. The model is then split even if holding them
@@ -55,19 +55,22 @@ class SplittableModel:
     def open_split(self, names: Sequence[str], sizes: Mapping[str, int]) -> SplitSession:
         """Open a session on the model, split by the named inputs.
 
-        The cache stores the split model next to the optimized model. Without a cached optimized
-        model, the split model is only in memory.
+        A child process splits the model, and the cache stores the split model next to the optimized
+        model. Without a cached optimized model, or with a `Target` object, this process splits the
+        model in memory. The share of the work that the session folds is then unknown.
 
         Args:
             names: The names of the inputs.
-            sizes: Sizes of symbolic dimensions, by name.
+            sizes: Sizes of symbolic dimensions by name, for the split in a child process.
 
         Raises:
-            NotWorthwhileError: Holding these inputs constant saves too little.
-            OnnxFoldError: The model cannot be split.
+            NotWorthwhileError: Holding these inputs constant saves too little, or the cache is too
+                small for the split model.
+            OnnxFoldError: This process cannot split the model.
+            onnxfold.support.isolated.Failure: The child process cannot split the model.
         """
         cache = FoldCache(max_bytes=self.cache_bytes)
-        # A child process cannot load a `Target` object of this process.
+        # A `Target` object cannot be passed to a child process.
         if self.kept is None or isinstance(self.fold["target"], Target):
             session = Session(
                 self.source,
@@ -97,6 +100,9 @@ def hold_repeated_inputs(
 ) -> ObservedConstants | str:
     """Observe the inputs that are worth holding constant.
 
+    If the cache contains the model split by the inputs that repeated in an earlier session, the
+    first run waits until this split model is open.
+
     Args:
         model: The model of the session.
         session: The session that has the inputs.
@@ -121,7 +127,7 @@ def hold_repeated_inputs(
 def hold_named_inputs(
     model: SplittableModel, session: ort.InferenceSession, globs: Sequence[str]
 ) -> ObservedConstants:
-    """Hold inputs constant from the first run on.
+    """Hold inputs constant from the first run on, regardless of the saved work.
 
     Args:
         model: The model of the session.
@@ -129,8 +135,8 @@ def hold_named_inputs(
         globs: Names or globs of inputs.
 
     Raises:
-        UsageError: A glob matches no input.
-        OnnxFoldError: The model cannot be split.
+        UsageError: A name or glob matches no input.
+        Exception: The model cannot be split, see `SplittableModel.open_split`.
     """
     inputs = (*session.get_inputs(), *session.get_overridable_initializers())
     known = [value.name for value in inputs]
@@ -169,14 +175,14 @@ def _make_observer(
 
 
 def _shape_of(value: Feed) -> Sequence[int]:
-    """Return the shape of a tensor. Other values have an empty shape."""
+    """Return the shape of a tensor, or an empty sequence for any other value."""
     if isinstance(value, ort.OrtValue):
         return list(value.shape()) if value.is_tensor() else []
     return tuple(getattr(value, "shape", ()))
 
 
 def source_of(source: str | bytes | os.PathLike[str]) -> str | bytes:
-    """Return the absolute path of a model, or its bytes."""
+    """Return the absolute path of a model at a path. A model in bytes is returned unchanged."""
     if isinstance(source, bytes):
         return source
     return os.path.abspath(os.fsdecode(os.fspath(source)))

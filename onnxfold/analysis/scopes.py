@@ -1,4 +1,8 @@
-"""The scopes of graphs: their opsets, their parent nodes, and their functions."""
+"""The scope of each graph.
+
+A scope contains the opsets, the root graph and the parent node of a graph, and whether the graph is
+in a function.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +17,20 @@ from onnxfold.ir.graphs import subgraphs_of
 from onnxfold.ir.onnx_ir_private import nodes_with_subgraphs
 from onnxfold.support.errors import ModelError
 
-# The domains of ops whose subgraphs may read outer values. Subgraphs of FlexAttention may not.
+# The domains of ops whose subgraphs may read outer values. Subgraphs of ops of other domains, such
+# as ai.onnx.preview::FlexAttention, may not.
 _CAPTURING_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Common properties of the nodes of a graph."""
+    """Properties that all nodes of a graph have in common."""
 
     graph: ir.Graph
     opsets: Mapping[str, int]
     """The version of each domain."""
     root: ir.Graph
-    """The graph of the model or function that contains this graph, or this graph itself."""
+    """The graph of the model or of the function that contains this graph, or this graph itself."""
     parent: ir.Node | None
     """The node that has this graph as a subgraph; None for a root graph."""
     in_function: bool
@@ -39,13 +44,17 @@ class Scopes:
         self._by_graph: dict[ir.Graph, Scope] = {}
         self._paths: dict[ir.Graph | None, list[ir.Graph]] = {}
         self.parents: set[ir.Node] = set()
-        """Nodes with subgraphs."""
+        """The nodes with subgraphs."""
         self.refresh()
 
     def refresh(self) -> None:
         """Update the scopes to the current graphs of the model.
 
-        Passes add no graphs. They move subgraphs with their nodes, or remove them.
+        Passes move, clone and remove subgraphs, but they do not create new ones. So a model without
+        subgraphs is searched again only if the number of functions changed.
+
+        Raises:
+            ModelError: A branch of an If has inputs.
         """
         roots = 1 + len(self.model.functions)
         if len(self._by_graph) == roots and not self.parents:
@@ -98,7 +107,10 @@ class Scopes:
         return self._paths[graph]
 
     def forget_paths(self) -> None:
-        """Clear cached paths; to be called after nodes with subgraphs moved to another graph."""
+        """Clear the cached paths.
+
+        The caller must do this after a node with subgraphs was moved to another graph.
+        """
         self._paths.clear()
 
     def graphs(self) -> list[ir.Graph]:

@@ -1,4 +1,4 @@
-"""The vocabulary of rules: ``@rule``, optional inputs, and ops by name."""
+"""The vocabulary of rules: `rule`, `optional` and `op`, and the checks of new rules."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ from onnxfold.support.user_files import line_of
 
 
 def optional(operand: Operand) -> Expression:
-    """Return an input that may be omitted. The variable of an omitted input has ``is_omitted``.
+    """Return an operand of a pattern that also matches an omitted input.
 
-    The replacement omits the input, too, and each op that requires the input. For example, if ``b``
-    is omitted, ``op.Conv(x, w, op.Mul(b, c))`` becomes ``op.Conv(x, w)``.
+    ``is_omitted`` of a variable in the operand is then true. The replacement omits the variable,
+    and each op that requires it. For example, if ``b`` is omitted, ``op.Conv(x, w, op.Mul(b, c))``
+    becomes ``op.Conv(x, w)``.
     """
     return any_of(operand, omitted)
 
@@ -55,8 +56,9 @@ class Ops:
 
     ``op.Relu(x)`` is an op. An attribute that is not mentioned must have its default in a pattern,
     and has its default in a replacement. ``op.any_of("Relu", "Tanh")`` is an op variable (see
-    `onnxfold.rewrite.patterns.OpVariable`). ``op("Conv")`` is an op variable for one op, whose
-    attributes are kept. ``op.domain("com.microsoft")`` has the ops of another domain.
+    `onnxfold.rewrite.patterns.OpVariable`). ``op("Conv")`` is an op variable for Conv only: it
+    matches any attributes, which the replacement keeps. ``op.domain("com.microsoft")`` has the ops
+    of another domain.
     """
 
     def __init__(self, domain: str = "", *, is_standard: bool = True) -> None:
@@ -79,10 +81,11 @@ class Ops:
     __call__ = any_of
 
     def either_way(self, *op_types: str) -> OpVariable:
-        """Return a variable for one of several ops of two operands in either order.
+        """Return a variable for one of several ops with any attributes and two operands.
 
-        ``f(x, c)`` in a pattern matches ``c - x``, too. ``f(y, d)`` in the replacement has its
-        operands in the order that matched: ``d - y`` in this case.
+        The operands match in either order: with ``f = op.either_way("Sub")``, ``f(x, c)`` in a
+        pattern matches ``c - x``, too. ``f(y, d)`` in the replacement has its operands in the order
+        that matched: ``d - y`` in this case.
         """
         return OpVariable(self._domain, op_types, either_way=True)
 
@@ -119,7 +122,7 @@ def rule(
 
 
 def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -> Any:
-    """Create a rule from a function, which runs once with a symbol for each parameter.
+    """Create a rule from a function. The function runs once, with a symbol for each parameter.
 
     The parameters are the variables of the pattern: ``x`` is any value, ``c: Constant`` a
     compile-time constant, ``xs: Values`` (or ``*xs``) any number of inputs, and ``p: Attribute`` an
@@ -130,15 +133,17 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Args:
         function: The function.
         each: Values of the last parameters, for several rules with the same function: a dictionary
-            of rows by the name of the rule, or a list of rows. A parameter with the name of an
-            option, or ``doc``, sets this option.
+            of rows by the name of the rule, or a list of rows. The rules of a list have the name of
+            the function with a number. A parameter with the name of an option, or ``doc``, sets
+            this option.
         inexact: Whether results may differ in their last bits. A NaN may also become a number, or
-            an infinity finite. An inexact rule applies at level 2 only. A `computed` function is
-            called for each match; its parameters have the names of variables of the rule.
+            an infinity finite. An inexact rule applies at level 2 only. A function is called once
+            with the variables of the rule that have the names of its parameters. It returns a
+            condition, see `inexact_if`. A `computed` function is such a function.
         benefit: The priority. If several rules match, the rule with the highest benefit is tried
             first.
         opset: The first opset of ONNX for which the rule holds, or the first and the last. A rule
-            is never tried at an opset that lacks an op, attribute or input of the rule.
+            is never tried at an opset that lacks an op, attribute or input of the replacement.
         target: The target for which the rule applies, such as ``"onnxruntime"``; by default all.
         shared: Whether the rule applies if nodes inside the pattern have other consumers, although
             the number of nodes may grow.
@@ -148,8 +153,13 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
             and the exported model.
         options: The options from ``inexact`` on.
 
+    Returns:
+        The rule; with ``each``, a tuple of a rule for each row. Without ``function``, a decorator.
+
     Raises:
-        RuleError: The rule is invalid. The message has the reason, the file and the line.
+        RuleError: The rule is invalid. The message has the reason, the file and the line. A test
+            makes most checks of the rules in onnxfold instead.
+        TypeError: There is no such option.
     """
     option_names = _OPTIONS | {"each", "inexact", "opset"}
     for name in options.keys() - option_names:
@@ -183,7 +193,8 @@ def _make_rule(
     """Return the rule of a function whose last positional arguments are the values of a row."""
     code = function.__code__
     old = function.__globals__.get(name)
-    # `run_file` does not register a module; a registered module may be reloaded
+    # Two rules of a file must not have the same name. Modules in `sys.modules` are not checked,
+    # because a module that is reloaded defines its rules again. `run_file` registers no module.
     is_registered = function.__module__ in sys.modules
     if not is_registered and isinstance(old, Rule) and old.file == code.co_filename:
         raise TypeError(f"the rule {old.location} has this name, too")
@@ -260,7 +271,7 @@ _KINDS |= {kind.__name__: kind for kind in (Constant, Values, Attribute)}
 
 
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
-    """Check a rule with these parameters.
+    """Check a rule, and that its pattern has all parameters of its function.
 
     Raises:
         TypeError, ValueError: The rule is invalid.
@@ -347,7 +358,14 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
 
 
 def _check_op(op: Op, first_opset: int, last_opset: int | None) -> None:
-    """Raise an exception if no op at these opsets has the inputs and attributes of an op."""
+    """Raise an exception if the schemas at these opsets do not allow an op.
+
+    Ops of domains without schemas and ops beyond the standard are not checked.
+
+    Raises:
+        TypeError: An attribute has the wrong type.
+        ValueError: No schema has the op, or the op with these inputs and attributes.
+    """
     if op.domain not in known_domains() or not op.is_standard:
         return
     oldest = first_opset if op.domain == "" else 1

@@ -1,4 +1,4 @@
-"""Functions that edit a graph: new names and constants, replaced values, removed nodes.
+"""Functions that edit graphs: they name, insert, replace, move and remove nodes and values.
 
 onnx-ir records the uses of every value. Nodes in the subgraphs of a removed node must not remain
 users of outer values, so the subgraphs are emptied.
@@ -34,7 +34,7 @@ _HEADER = (
     "doc_string",
     "device_configurations",
 )
-"""The attributes of a model, without its containers."""
+"""The attributes that `take_content` assigns. It also moves the graph, functions and metadata."""
 
 
 class Names:
@@ -57,9 +57,9 @@ class Names:
             self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
     def fresh(self, name_hint: str, *, for_node: bool = False) -> str:
-        """Return a new name that begins with ``name_hint``.
+        """Return a new name of a value or node that begins with ``name_hint``.
 
-        The name of a node is empty if no node of the model has a name.
+        The new name of a node is empty if no node of the model had a name.
         """
         if for_node and not self._nodes:
             return ""
@@ -82,7 +82,8 @@ class Names:
     def nodes_in(self, graph: ir.Graph) -> set[str]:
         """Return the names of the nodes of a graph, for `make_node_unique`.
 
-        They may include names of removed nodes. Nodes must not move to the graph before the call.
+        The set may include names of removed nodes. The first call for a graph must precede the move
+        of nodes to the graph.
         """
         if graph not in self._nodes_in:
             self._nodes_in[graph] = {name for node in nodes_in(graph) if (name := node.name)}
@@ -91,7 +92,8 @@ class Names:
     def make_node_unique(self, node: ir.Node, used_names: set[str]) -> None:
         """Rename a node that moves to a graph if ``used_names`` contains its name.
 
-        The final name is added to ``used_names``, which are the names of the nodes of that graph.
+        ``used_names`` contains the names of the nodes of that graph; the final name is added. A
+        node without a name is not changed.
         """
         if not node.name:
             return
@@ -103,8 +105,8 @@ class Names:
 def make_node_names_unique(model: ir.Model) -> None:
     """Rename nodes that have the name of an earlier node of the same graph.
 
-    onnxruntime rejects such a model. Nodes of different graphs, such as a graph and its subgraphs,
-    may have the same name. Nodes may also have no names.
+    onnxruntime rejects a graph in which two nodes have the same name. Nodes of different graphs,
+    such as a graph and its subgraphs, may have the same name. Nodes may also have no names.
     """
     graphs = all_graphs(model)
     names: Names | None = None
@@ -121,8 +123,8 @@ def make_node_names_unique(model: ir.Model) -> None:
 def take_content(model: ir.Model, source: ir.Model) -> None:
     """Move the content of ``source`` to ``model``, and discard the old content of ``model``.
 
-    ``model`` keeps its graph object, its ``meta``, and the ``meta`` of its graph. ``source`` is
-    empty afterwards.
+    ``model`` keeps its graph object, its ``meta``, and the ``meta`` of its graph. The graph of
+    ``source`` is empty afterwards.
     """
     for name in _HEADER:
         setattr(model, name, getattr(source, name))
@@ -157,7 +159,10 @@ def take_content(model: ir.Model, source: ir.Model) -> None:
 
 
 def values_of(graph: ir.Graph) -> list[ir.Value]:
-    """Return the inputs, initializers and results of a graph."""
+    """Return the inputs and initializers of a graph and the results of its nodes.
+
+    The list contains an initializer that is also an input twice.
+    """
     values = [*graph.inputs, *graph.initializers.data.values()]
     for node in nodes_in(graph):
         values += node.outputs
@@ -165,7 +170,7 @@ def values_of(graph: ir.Graph) -> list[ir.Value]:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Replace all uses of a value and its occurrences in the outputs of its graph."""
+    """Replace all uses of ``old`` and its occurrences in the outputs of its graph by ``new``."""
     while old.is_graph_output():
         assert old.graph is not None
         outputs = old.graph.outputs
@@ -176,10 +181,11 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Replace a value by another one with the same elements, which gets its name and its uses.
+    """Replace ``old`` by ``new``, which gets the name and the uses of ``old``.
 
-    The new value also gets the type, shape, doc string and metadata that it lacks. With
-    ``declared``, the type and shape of ``old`` belong to the interface and take precedence.
+    Both values must have the same elements. ``new`` also gets the type, shape, doc string and
+    metadata that it lacks. With ``declared``, the type and shape of ``old`` belong to the interface
+    and take precedence.
     """
     inherit(old, new, declared=declared)
     name = old.name
@@ -199,7 +205,7 @@ def can_take_name(old: ir.Value, new: ir.Value, keeps: Callable[[ir.Value], bool
 
 
 def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Copy the attributes of a value, without its name, to another value; see :func:`take_over`."""
+    """Copy the type, shape, doc string and metadata that ``new`` lacks; see :func:`take_over`."""
     if new.type is None or (declared and old.type is not None):
         new.type = old.type
     if new.shape is None or (declared and old.shape is not None):
@@ -210,7 +216,10 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
-    """Remove nodes from their graphs. Only the removed nodes may use their results."""
+    """Remove nodes from their graphs.
+
+    Only the removed nodes may use their results, and no result may be an output of a graph.
+    """
     nodes = list(nodes)
     for node in nodes:  # a node in a subgraph may use a removed node of an outer graph
         _detach(node)
@@ -262,7 +271,11 @@ def remove_foreign_users(model: ir.Model) -> None:
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
-    """Remove the inputs of a node and the contents of its subgraphs, and return its operands."""
+    """Remove the inputs of a node and the contents of its subgraphs.
+
+    Returns:
+        The operands of the node and of all nodes in its subgraphs.
+    """
     operands = detach_inputs(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()
@@ -285,7 +298,7 @@ def insert(
 ) -> ir.Value:
     """Insert a new node before another one, and return its result; see :func:`new_node`.
 
-    New names begin with ``name_hint``, by default the name of a result of ``before``.
+    New names begin with ``name_hint``, by default the name of the first result of ``before``.
     """
     name_hint = name_hint or before.outputs[0].name or "value"
     node = new_node(names, name_hint, op_type, inputs, attributes, domain=domain)
@@ -296,8 +309,8 @@ def insert(
 class NodeInserter:
     """An inserter of nodes: ``inserter.Concat(x, y, axis=0)`` returns the result.
 
-    Nodes are inserted before a node. The names of new results begin with the name of a result of
-    that node.
+    Nodes are inserted before the node ``before``. The names of new nodes and results begin with the
+    name of the first result of ``before``.
     """
 
     def __init__(self, before: ir.Node, names: Names) -> None:
@@ -329,9 +342,9 @@ def new_node(
 
     Args:
         names: The names in use.
-        name_hint: The prefix of the new names.
+        name_hint: The prefix of the names of the node and its results.
         op_type: The type of the op.
-        inputs: The operands; None for omitted ones.
+        inputs: The operands, with None for each omitted one.
         attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
         domain: The domain of the op.
         outputs: The number of results.
@@ -354,8 +367,9 @@ def insert_constant(
 ) -> ir.Value:
     """Insert a new constant that ``before`` and all later nodes can read, and return its value.
 
-    A list becomes a vector of int64. The constant is an initializer, or in functions, which have no
-    initializers, the result of a Constant node.
+    A list becomes a vector of int64. The constant is an initializer. With ``in_function``, the
+    constant is the result of a Constant node, because functions have no initializers. The new name
+    begins with ``name_hint``, by default the name of the first result of ``before``.
     """
     prefix = f"{name_hint or before.outputs[0].name or 'value'}/constant"
     name = names.fresh(prefix)
@@ -372,17 +386,18 @@ def insert_constant(
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
     """Return a Constant node that is not in a graph yet.
 
-    Its output has the name, type and shape of the tensor.
+    The output of the node has the name, type and shape of the tensor. ``name`` is the name of the
+    node.
     """
     value = ir.AttrTensor("value", tensor)
-    # onnx-ir generates a name if it is None
+    # onnx-ir generates a name if the argument is None
     node = ir.Node("", "Constant", [], [value], num_outputs=1, name=name or "")
     _describe(node.outputs[0], tensor)
     return node
 
 
 def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
-    """Add an initializer with the name, type and shape of a tensor to a graph."""
+    """Add a tensor to a graph as an initializer with its name, type and shape. Return the value."""
     value = ir.Value()
     _describe(value, tensor)
     graph.initializers.add(value)
@@ -400,7 +415,7 @@ def make_input(initializer: ir.Value) -> None:
 
 
 def set_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
-    """Replace the tensor of an initializer; None for an input without a default value."""
+    """Replace the tensor of a constant; None removes the default value of an input."""
     value.const_value = tensor
 
 

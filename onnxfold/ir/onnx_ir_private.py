@@ -1,4 +1,4 @@
-"""All uses of onnx-ir's private API, with their reasons. They are tested with onnx-ir 1.1."""
+"""All uses of onnx-ir's private API, with their reasons. These uses are tested with onnx-ir 1.1."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeGuard, TypeVar
 
 import onnx_ir as ir
 
-# The public base of `ir.ExternalTensor` and similar classes is only a protocol, without names,
-# metadata and sizes. ``uses()`` returns `Usage` objects.
+# onnx-ir exports only a protocol for tensors. `TensorBase` implements the names, metadata and sizes
+# of `ir.ExternalTensor` and similar classes. ``uses()`` returns `Usage` objects.
 from onnx_ir._core import TensorBase as TensorBase
 from onnx_ir._core import Usage as Usage
 
@@ -27,7 +27,7 @@ def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
 
 
 def uses(value: ir.Value) -> Collection[Usage]:
-    """Return the uses of a value without copying them, which is slow for many uses."""
+    """Return the uses of a value without a copy, because copying many uses is slow."""
     return value._uses
 
 
@@ -37,7 +37,7 @@ def is_used(value: ir.Value) -> bool:
 
 
 def is_unused(node: ir.Node) -> bool:
-    """Return whether all results of a node are unused."""
+    """Return whether all results of a node are unused; see `is_used`."""
     # every pass calls this for every node, and a generator takes longer than the loop
     for value in node._outputs:  # noqa: SIM110
         if value._uses or value._is_graph_output:
@@ -56,14 +56,14 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 
 def nodes_in(graph: ir.Graph) -> list[ir.Node]:
-    """Return the current nodes of a graph in any order, which is faster than in order."""
+    """Return the current nodes of a graph in any order. This is faster than `nodes_of`."""
     return [*map(operator.attrgetter("value"), graph._nodes._value_ids_to_boxes.values())]
 
 
 def nodes_with_subgraphs(graph: ir.Graph) -> Collection[ir.Node]:
-    """Return the nodes of a graph that have subgraphs, in order.
+    """Return the nodes of a graph for which `has_subgraphs` is true, in order.
 
-    Few graphs have such nodes, so the nodes are visited in order only if there are any.
+    Few graphs have such nodes, so all nodes are visited in order only if there are any.
     """
     parents = set[ir.Node]()
     for node in nodes_in(graph):
@@ -74,7 +74,10 @@ def nodes_with_subgraphs(graph: ir.Graph) -> Collection[ir.Node]:
 
 
 def has_subgraphs(node: ir.Node) -> bool:
-    """Return whether a node has subgraphs. Reading properties of all attributes would be slow."""
+    """Return whether a node has attributes for graphs, including references.
+
+    Reading the public properties of all attributes would be slow.
+    """
     for attribute in node._attributes.data.values():  # noqa: SIM110, a generator takes longer
         if attribute._type in _GRAPHS:
             return True
@@ -82,7 +85,10 @@ def has_subgraphs(node: ir.Node) -> bool:
 
 
 def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
-    """Return an entry of the ``meta``, or None. Reading ``meta`` would create four objects."""
+    """Return an entry of the ``meta`` of a node or value; None if the entry does not exist.
+
+    Reading ``meta`` would create four objects.
+    """
     store = owner._metadata
     return None if store is None else store.data.get(key)
 
@@ -111,7 +117,10 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
 
 
 def detach_inputs(node: ir.Node) -> list[ir.Value]:
-    """Remove all inputs of a node, and return them. This is faster than `set_input` for each."""
+    """Remove all inputs of a node, and return its operands.
+
+    This is faster than calling `set_input` for each input.
+    """
     operands = []
     for k, value in enumerate(node._inputs):
         if value is not None:
@@ -131,10 +140,12 @@ def unlink(nodes: Iterable[ir.Node]) -> None:
 
 @contextlib.contextmanager
 def dismantled(model: ir.Model) -> Iterator[None]:
-    """Break the reference cycles of a model at the end, including nodes removed in the context.
+    """Break the reference cycles of a model's main graph at the end of the context.
 
-    Nodes and values refer to each other. Without this, they remain in memory until a garbage
-    collection of all objects, which takes twice as long.
+    The cycles of nodes that were removed in the context are also broken. Nodes and values refer to
+    each other. Otherwise, they would remain in memory until a garbage collection of all objects,
+    which takes twice as long as this function. The model cannot be used afterwards. If the context
+    raises an exception, the model remains unchanged.
     """
     nodes = nodes_in(model.graph)
     yield
@@ -158,7 +169,10 @@ def dismantled(model: ir.Model) -> Iterator[None]:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return the message of the first exception in the chain of an error of onnx-ir."""
+    """Return the message of the exception that caused an error of onnx-ir.
+
+    The result is the name of its class if the message is empty.
+    """
     # The context also matters: onnx-ir's error reporting raises a TypeError for external tensors.
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner

@@ -40,7 +40,8 @@ class Distance:
             that differ by [1, 2), [2, 4), [4, 8), ... units in the last place. The second number
             includes zeros of different signs. Empty for other types.
         cosine: For floats, the cosine of the angle between the arrays, without elements that are
-            not finite. None for other types, and if different arrays have a norm of 0 or infinity.
+            not finite. None for other types, or if the arrays differ and one of them has the norm 0
+            or infinity.
         nonfinite_mismatch: Number of elements that are NaN or infinite in one array and different
             in the other.
         within: Whether all elements are within the tolerance.
@@ -74,8 +75,8 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
     """Compare two arrays of the same dtype and shape.
 
     An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if the distance is
-    at most `ulp` units in the last place, or if both are the same infinity or both are NaN. Strings
-    and other objects must be equal.
+    at most `ulp` units in the last place, or if both are the same infinity or both are NaN.
+    Booleans, strings and other objects must be equal.
     """
     a, b = a.reshape(-1), b.reshape(-1)
     if a.dtype.kind == "c":
@@ -259,7 +260,7 @@ class FirstDifference:
         result: The comparison of the value.
         nodes_a: The nodes of the first model that compute the value from equal values, as texts. At
             most the last 20 nodes.
-        nodes_b: The same nodes of the second model. Empty if this model stores the value.
+        nodes_b: The corresponding nodes of the second model. Empty if this model stores the value.
         ingredients: For each operand of the last node of ``nodes_a``: "equal", "in the first model
             only", or the difference of weights.
         runs: Number of runs that the search required.

@@ -49,15 +49,21 @@ class Subject(contextlib.ExitStack):
     """A model that is compared, as a graph and as a file.
 
     A model in memory is written to a temporary folder, with its weights as external data, because
-    protobuf files are limited to 2 GiB.
+    protobuf files are limited to 2 GiB. The folder is removed at the end of the context.
+
+    Args:
+        source: The model.
+        name: The name of a model in memory for messages.
+        model: The graph of a model at a path. None to load the graph.
 
     Attributes:
         model: The graph.
         source: The path of a file that a runtime can load.
         name: The name in messages: the path, or the argument ``name`` for a model in memory.
-        inputs: Inputs that must be fed.
-        overridable: Inputs whose default is an initializer.
-        names: Names of both kinds of inputs.
+        inputs: Inputs without a default, which must be fed.
+        overridable: Inputs whose default is an initializer. Empty up to IR version 3, in which such
+            inputs are constants.
+        names: Names of the inputs of both kinds.
         outputs: Names of the outputs.
 
     Raises:
@@ -92,7 +98,7 @@ class Subject(contextlib.ExitStack):
         self.outputs = [value.name or "" for value in graph.outputs]
 
     def accepted(self, feeds: Feeds) -> Feeds:
-        """Return the feeds of inputs that the model has."""
+        """Return those feeds that belong to inputs of the model."""
         return {name: feed for name, feed in feeds.items() if name in self.names}
 
 
@@ -114,23 +120,24 @@ def open_runner(
 
     Args:
         source: The path or the bytes of the model.
-        providers: Execution providers of onnxruntime.
-        custom_ops: Shared libraries with custom ops.
+        providers: Execution providers of onnxruntime, by default the CPU provider.
+        custom_ops: Shared libraries with custom ops, for onnxruntime.
         fallback: Whether the reference evaluator may be used.
         node_by_node: Whether optimizations and prepacking are off. Prepacking changes the order of
             summation in products with constants, so folding an operand would change last bits.
 
     Returns:
         A function that opens another model in the same way, the runner, and the reason why
-        onnxruntime cannot load the model, or None.
+        onnxruntime cannot load the model. The reason is None if onnxruntime has loaded it.
 
     Raises:
-        CannotLoad: No runtime can load the model.
+        CannotLoad: No runtime that may be used can load the model.
+        UsageError: A library of custom ops is missing or invalid.
     """
 
     def on_onnxruntime(model: str | bytes) -> Runner:
         options = session_options(node_by_node=node_by_node)
-        # Without an arena, onnxruntime spends half of the time of large images clearing new memory.
+        # Without an arena, clearing new memory takes half of the run time for large images.
         options.enable_cpu_mem_arena = True
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         register_custom_ops(options, custom_ops)
@@ -162,7 +169,11 @@ def open_runner(
 
 
 def _on_evaluator(source: str | bytes) -> Runner:
-    """Open a model on onnx's reference evaluator, which is slow but has all standard ops."""
+    """Open a model on onnx's reference evaluator, which is slow but has all standard ops.
+
+    Raises:
+        CannotLoad: The evaluator cannot load the model.
+    """
     from onnx.reference import ReferenceEvaluator
 
     try:
@@ -174,7 +185,10 @@ def _on_evaluator(source: str | bytes) -> Runner:
 
 
 def _detached(output: Output) -> Output:
-    """Copy a small output, because it may be a view that would keep a large block of memory."""
+    """Return a copy of a small array, because a view would keep a large block of memory allocated.
+
+    Other outputs are returned without a copy.
+    """
     if isinstance(output, np.ndarray) and output.nbytes < _LARGE:
         copied: Output = output.copy()
         return copied
@@ -183,7 +197,7 @@ def _detached(output: Output) -> Output:
 
 def _runner(names: Sequence[str], run: Callable[[Feeds], Any]) -> Runner:
     def run_by_name(feeds: Feeds) -> Outputs:
-        # onnxruntime's BatchNormalization in training mode overwrites its statistics, 1-D operands.
+        # BatchNormalization in training mode overwrites its statistics, which are 1-D operands.
         copies = {
             name: feed.copy()
             for name, feed in feeds.items()

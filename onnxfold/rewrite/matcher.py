@@ -3,7 +3,7 @@
 The matcher is a depth-first search with backtracking. Its goals are operands to match and
 conditions to check. `Pending` is the stack of remaining goals, and `Match.bindings` has the
 values of the symbols that are bound. If the inputs of a node can match in several orders, or a
-pattern has alternatives, `try_alternatives` starts each alternative with its own copy of the
+pattern has alternatives, `try_alternatives` starts each alternative with another copy of the
 bindings. All alternatives share the remaining goals.
 """
 
@@ -42,7 +42,7 @@ from onnxfold.rewrite.rule import Rule
 from onnxfold.support.forks import cached_property
 
 COMMUTATIVE = frozenset(ops_with(Trait.COMMUTES))
-"""The commutative ops of ONNX."""
+"""The types of the commutative ops of ONNX."""
 
 
 _Bindings = dict[object, Any]
@@ -50,26 +50,36 @@ _Bindings = dict[object, Any]
 
 @dataclass(eq=False)
 class Match:
-    """The values, nodes and attributes that the symbols of a rule stand for in a model."""
+    """A match of a rule, during and after the search, with the bindings of the rule's symbols."""
 
     rule: Rule
     facts: ModelFacts
     checks: Mapping[Expression | None, list[Term]]
     """The conditions by the expression after which they are checked."""
     bindings: _Bindings
-    """The value, node or Python value of each bound symbol."""
+    """The content of each bound symbol.
+
+    The content is a value for a variable, a node for an op or op variable, a tuple for variadic
+    inputs, and a Python value for an attribute. A bound alternative may be None (omitted).
+    """
 
     def bound(self, symbol: object) -> Any:
-        """Return the value of a symbol; None if it is omitted or not in the pattern."""
+        """Return the content of a symbol, see ``bindings``.
+
+        If the symbol is omitted or not in the pattern, the result is (), for a variadic variable,
+        or None.
+        """
         if symbol in self.bindings:
             return self.bindings[symbol]
         return () if type(symbol) is Values else None
 
     def value_of(self, term: Any) -> Any:
-        """Return the value of a term, a symbol, or a tuple with terms; plain values unchanged.
+        """Return the value of a term, a symbol, or a tuple, list or slice with terms.
+
+        Lists become tuples. Other values are returned unchanged.
 
         Raises:
-            NotKnown: It depends on an unknown fact or an omitted input.
+            NotKnown: The value depends on an unknown fact or an omitted input.
         """
         if type(term) in _PLAIN_TYPES:  # the most frequent case
             return term
@@ -88,10 +98,12 @@ class Match:
         return term
 
     def number_of(self, term: Any) -> Any:
-        """Return the value of a term in a replacement, which must not have symbolic sizes.
+        """Return the value of a term in a replacement.
+
+        An attribute is returned as it is in the node, or as None if it is omitted.
 
         Raises:
-            NotKnown: As for `value_of`, or a size is symbolic.
+            NotKnown: As for `value_of`, or the value is or contains a symbolic size.
         """
         if isinstance(term, Attribute):
             return self.bound(term)
@@ -111,11 +123,16 @@ class Match:
             return False
 
     def accepts_op(self, pattern: Expression, value: ir.Value | None) -> bool:
-        """Match an op, without its operands, with the producer of a value.
+        """Match an op with the producer of a value, and bind the symbols of the op.
+
+        The op type, the index of the output and the attributes are compared, but not the operands.
 
         Args:
             pattern: The op, or one of its outputs.
             value: The value, or None for an omitted input.
+
+        Returns:
+            Whether the op matches. If not, some symbols may be bound nevertheless.
         """
         op = pattern.op
         node = None if value is None else value.producer()
@@ -134,7 +151,11 @@ class Match:
         return _has_attributes(facts, op, node, self.bindings)
 
     def accepts_leaf(self, leaf: Expression, value: Any) -> bool:
-        """Match a variable, a number, or an omitted input with a value."""
+        """Match a variable, a number, or an omitted input with a value, and bind the variable.
+
+        ``value`` is None for an omitted input, and a tuple for a variadic variable. Returns whether
+        the leaf matches.
+        """
         kind = type(leaf)
         if leaf is omitted:
             return value is None
@@ -150,8 +171,9 @@ class Match:
     def operand_orders(self, op: Op, node: ir.Node) -> Iterable[Sequence[Any]]:
         """Return the inputs of a node for the operands of an op, in each order that can match.
 
-        The two inputs of a commutative op, or of an op variable with ``swap``, match in either
-        order. Variadic variables match every distribution of the inputs.
+        The two inputs of a commutative op, or of an op variable with ``swap``, can match in either
+        order. Inputs can be distributed to variadic variables in each possible way. The result is
+        empty if the node has too many or too few inputs. Missing inputs at the end are None.
         """
         inputs = node.inputs
         count = len(op.operands)
@@ -169,13 +191,13 @@ class Match:
 
     @cached_property
     def is_exact(self) -> bool:
-        """Whether the match certainly keeps every bit of the results."""
+        """Whether the rewrite of the match certainly keeps every bit of the results."""
         inexact = self.rule.inexact
         return not inexact if isinstance(inexact, bool) else self.holds(~inexact)
 
     @cached_property
     def roots(self) -> Sequence[ir.Value]:
-        """The values that are replaced, in the order of the pattern's outputs."""
+        """The values that the rewrite replaces, in the order of the pattern's outputs."""
         first, *further = self.rule.pair.patterns
         bindings = self.bindings
         if type(first) is AllOutputs:
@@ -197,7 +219,7 @@ _PLAIN_TYPES = frozenset((str, int, float, bool, type(None), ir.DataType))
 @final
 @dataclass(eq=False, slots=True)
 class PendingOperand:
-    """A goal: match a pattern with a value."""
+    """A goal of the search: the pattern must match the value."""
 
     pattern: Expression
     value: Any
@@ -209,7 +231,10 @@ class PendingOperand:
 @final
 @dataclass(eq=False, slots=True)
 class PendingConditions:
-    """A goal: check conditions. All their symbols are bound when the matcher reaches the goal."""
+    """A goal of the search: the conditions must be true.
+
+    The symbols of the conditions are bound when the matcher reaches the goal.
+    """
 
     conditions: list[Term]
     remaining: Pending
@@ -217,7 +242,7 @@ class PendingConditions:
 
 
 Pending = PendingOperand | PendingConditions | None
-"""A stack of goals: the first goal links to the next one. None is the empty stack."""
+"""A stack of goals: each goal refers to the next one. None is the empty stack."""
 
 
 def find_match(
@@ -228,14 +253,18 @@ def find_match(
     exact: bool,
     make_match: Callable[..., Match] = Match,
 ) -> Match | None:
-    """Match a rule with a node as its first root.
+    """Match a rule with a node as the first root of the pattern.
 
     Args:
         rule: The rule.
         node: The node.
         facts: The facts of the model.
-        exact: Whether the match must keep every bit.
-        make_match: Called with the rule, the facts, the checks and the first bindings.
+        exact: Whether the rewrite must keep every bit.
+        make_match: Called with the rule, the facts, the checks and the first bindings. It returns
+            the match that the search completes.
+
+    Returns:
+        The match, or None if the rule does not match.
     """
     for root, checks in (rule.checks_of_exact if exact else rule.checks).items():
         op = root.op
@@ -252,7 +281,7 @@ def find_match(
 def match_all(match: Match, pending: Pending) -> bool:
     """Reach all pending goals, and extend the bindings of the match.
 
-    Conditions are checked as soon as their symbols are bound.
+    The conditions in ``match.checks`` are checked as soon as their symbols are bound.
 
     Returns:
         Whether all goals were reached. Otherwise the bindings are incomplete.
@@ -284,7 +313,7 @@ def match_all(match: Match, pending: Pending) -> bool:
                     match.bindings[swap] = False
                 pending = _with_operands(op, orders[0], remaining)
                 continue
-            # lazily: an op with thousands of inputs may have as many distributions
+            # `map` is lazy, because an op with thousands of inputs may have as many distributions
             alternatives: Iterable[Pending] = map(
                 partial(_with_operands, op, remaining=remaining), orders
             )
@@ -306,12 +335,12 @@ def match_all(match: Match, pending: Pending) -> bool:
 def try_alternatives(
     match: Match, alternatives: Iterable[Pending], swap: object | None = None
 ) -> bool:
-    """Reach the goals of the first alternative that matches.
+    """Try alternatives in order until all goals of one are reached.
 
     Each alternative begins with the same bindings.
 
     Args:
-        match: The match, which gets the bindings of this alternative.
+        match: The match. Its bindings become those of the last alternative tried.
         alternatives: The stacks of goals.
         swap: The symbol for whether the two operands of an op are in reverse order. It is False for
             the first alternative, and True for others.
@@ -337,7 +366,11 @@ def _with_operands(op: Op, inputs: Sequence[Any], remaining: Pending) -> Pending
 
 
 def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, bindings: _Bindings) -> bool:
-    """Match the attributes of a node with those of an op."""
+    """Return whether the attributes of a node match those of an op, and bind the symbols.
+
+    The symbols are the attribute variables and the op variable. If the op variable is bound, the
+    two nodes must have the same op type and attributes.
+    """
     if op.variable is None:
         if node.attributes.data and not facts.has_only_defaults(node, op.attributes):
             return False
@@ -362,7 +395,7 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, bindings: _Binding
 
 
 def _is_same_op(node: ir.Node, other: ir.Node) -> bool:
-    """Return whether two nodes have the same op type and the same attributes."""
+    """Return whether two nodes have the same op type and certainly the same attributes."""
     if node.op_type != other.op_type:
         return False
     content = content_of_attributes(node.attributes.data.values())
@@ -392,15 +425,23 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
     near: _is_near,
     filled: lambda facts, value, leaf: facts.constness.all_equal(value, leaf.literal),
 }
-"""For some leaves, whether they accept a value. Other leaves accept any value."""
+"""For some classes of leaves, the function that returns whether a leaf accepts a value.
+
+None counts as False. Leaves of other classes accept any value.
+"""
 
 
 def _distributions(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterable[tuple[Any, ...]]:
-    """Return each distribution of inputs to operands in order; a variadic operand gets a tuple.
+    """Return each distribution of inputs to operands in order.
+
+    In a distribution, a variadic operand has a tuple of inputs.
 
     Args:
         inputs: The inputs.
-        variadic: For each operand, whether it is a variadic variable.
+        variadic: For each operand, whether it is a variadic variable. At least one must be.
+
+    Returns:
+        The distributions. They are empty if there are too few inputs.
     """
     index = variadic.index(True)
     following = variadic[index + 1 :]
@@ -416,7 +457,14 @@ def _distributions(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterable[
 def _distributions_to_several(
     inputs: Sequence[Any], index: int, max_length: int, following: Sequence[bool]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the distributions with each length of the first variadic operand, shortest first."""
+    """Yield the distributions to several variadic operands.
+
+    Args:
+        inputs: The inputs.
+        index: The index of the first variadic operand.
+        max_length: The maximum number of inputs for this operand. Shorter tuples come first.
+        following: For each operand after this one, whether it is a variadic variable.
+    """
     for end in range(index, index + max_length + 1):
         elements = tuple(inputs[index:end])
         for following_inputs in _distributions(inputs[end:], following):
@@ -424,5 +472,8 @@ def _distributions_to_several(
 
 
 def as_stored(value: Any) -> Any:
-    """Return the value of an attribute as stored in a node. A float is the nearest float32."""
+    """Return the value of an attribute as stored in a node. A float becomes the nearest float32.
+
+    Tuples do not change.
+    """
     return float(np.float32(value)) if type(value) is float else value

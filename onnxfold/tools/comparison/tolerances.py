@@ -1,8 +1,8 @@
-"""Tolerances for computations that round at other operations.
+"""Tolerances for the outputs of two models that round numbers at different operations.
 
-The effect of a rounding on an element depends on the sums and products that follow. `Noise`
-measures this effect: the original runs again, and each number that depends on its inputs changes by
-a rounding.
+The effect of a rounding on an element of an output depends on the sums and products that follow.
+`Noise` measures this effect: it runs the original again, and changes each number that depends on an
+input by a rounding.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ HALF_NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
     "depend on half precision may differ by a few roundings, which are allowed"
 )
-_ROUNDINGS = 16  # that an element may differ by
+_ROUNDINGS = 16  # roundings by which an element may differ
 _T = ir.DataType
 # The relative spacing of numbers: 2**-n for n bits of mantissa.
 _SPACING = {_T.DOUBLE: 2.0**-52, _T.FLOAT: 2.0**-23, _T.FLOAT16: 2.0**-10, _T.BFLOAT16: 2.0**-7}
 HALF = {kind: _ROUNDINGS * _SPACING[kind] for kind in (_T.FLOAT16, _T.BFLOAT16)}
 TOLERANCES = {_T.DOUBLE: 1e-9, _T.FLOAT: 1e-4, **HALF}
-"""Tolerances of an element, relative to its size, by type."""
-_MAX_RUNS = 8
+"""Tolerances of an element relative to its magnitude, by type."""
+_MAX_RUNS = 8  # of the changed model, for one set of feeds
 _SEED_DISTANCE = 1_000_003  # a large prime, because Dropout has similar masks for close seeds
 
 
 def types_in(model: ir.Model) -> set[ir.DataType | None]:
-    """Return the declared types of all values, and the types that Cast nodes convert to."""
+    """Return the declared types of all values, and the types that Cast nodes convert to.
+
+    The result contains None if a type is unknown.
+    """
     graph = model.graph
     nodes = [node for part in all_graphs(model) for node in part]
     values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
@@ -57,10 +60,16 @@ def types_in(model: ir.Model) -> set[ir.DataType | None]:
 
 
 class Noise(contextlib.ExitStack):
-    """Runs of a model in which each number that depends on an input is rounded once more.
+    """Runs of a model in which each number that depends on an input changes by a rounding.
 
-    Numbers of some types change by the spacing of their type, up or down. The numbers 1 and -1 do
-    not change where they may be elements of a mask, because masks are exact.
+    The number changes by the relative spacing of its type, up or down at random. Inputs that are 1
+    or -1 do not change, because they may be elements of a mask, and masks are exact. The same
+    applies to results of ops other than products and other expensive ops.
+
+    Args:
+        source: The path of the model.
+        reopen: The function that opens the changed model.
+        types: The types of the numbers that change.
     """
 
     def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
@@ -99,7 +108,7 @@ class Noise(contextlib.ExitStack):
     ) -> Mapping[str, Array]:
         """Return the absolute tolerance of each element of the float outputs.
 
-        The tolerance is 16 times the largest change of the element in several runs. Each run can
+        The tolerance is 16 times the largest change of the element in up to 8 runs. Each run can
         increase the tolerances.
 
         Args:
@@ -108,7 +117,8 @@ class Noise(contextlib.ExitStack):
             is_enough: Called with the tolerances after each run. True ends the runs.
 
         Returns:
-            The tolerances by output, or an empty dictionary if the changed model does not run.
+            The tolerances by output. The dictionary is empty if the changed model does not run, or
+            if an output has another shape.
         """
         rng = np.random.default_rng(0)
         tolerances = {
@@ -123,7 +133,7 @@ class Noise(contextlib.ExitStack):
                 for name, tolerance in tolerances.items():
                     a = np.asarray(changed[name]).astype(np.float64)
                     b = np.asarray(outputs[name]).astype(np.float64)
-                    if a.shape != b.shape:  # a size depends on the floats
+                    if a.shape != b.shape:  # a size depends on the changed numbers
                         return {}
                     with np.errstate(all="ignore"):
                         difference = _ROUNDINGS * np.abs(a - b)
@@ -164,7 +174,13 @@ class _Changes:
         return self._constants[key]
 
     def add(self, value: ir.Value, kind: ir.DataType, seed: int) -> None:
-        """Replace the result of a node by changed numbers."""
+        """Replace the result of a node by changed numbers. Do nothing if the result is not used.
+
+        Args:
+            value: The result of the node.
+            kind: The type of the result, which must be in `_SPACING`.
+            seed: The seed of the random changes.
+        """
         producer = value.producer()
         is_output = value.is_graph_output()
         nodes = list[ir.Node]()

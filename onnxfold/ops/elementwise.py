@@ -1,11 +1,14 @@
 """Definitions of element-wise ops: arithmetic, logic, selections, casts and activations.
 
+The module also contains CumSum and Dropout.
+
 NumPy computes only ops that IEEE 754, two's complement or logic fully define, such as Add and Cast.
 float16 and bfloat16 results are rounded after every op. Integers wrap. NaN payloads are undefined.
 The callers disable NumPy's floating-point warnings once for many kernels.
 
 In a few cases, onnxruntime's code for arm64 differs from IEEE 754. On arm64, onnxruntime computes
-these cases. On CPUs other than x86-64 and arm64, it computes all floating-point arithmetic.
+these cases instead of NumPy. On CPUs other than x86-64 and arm64, onnxruntime computes all
+floating-point arithmetic.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ _BROADCASTING_OPSET = 7
 _EXACT_IN_FLOAT64 = 1 << 53
 """All integers up to this absolute value are exact in float64."""
 _MAX_BOUNDARY = 1 << 31
-"""Maximum absolute value of a boundary value of a comparison."""
+"""Comparisons with a number of at least this absolute value have no boundary values."""
 _NUMERALS = ["0", "1", "7"]
 """Strings that a Cast can convert to numbers."""
 
@@ -92,7 +95,7 @@ class Unary(Op):
 
     function: ClassVar[np.ufunc]
     accepted: ClassVar[frozenset[DType]]
-    """The dtypes for which the function is exact."""
+    """The dtypes for which the function is exact on x86-64."""
     inexact_on_arm64: ClassVar[frozenset[DType]] = frozenset()
     """Dtypes for which onnxruntime's vector code for arm64 may return other last bits."""
 
@@ -101,12 +104,12 @@ class Unary(Op):
         return kind_on(_exact_dtypes(self.accepted, self.inexact_on_arm64), dtypes)
 
     def compute(self, x: Array) -> Array:
-        """Return the function of each element."""
+        """Return the function of each element. Raises NotExact if the dtype is not accepted."""
         require(x, _exact_dtypes(self.accepted, self.inexact_on_arm64))
         return np.asarray(self.function(x))
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
-        """Return whether vector code may return other last bits on a supported CPU."""
+        """Return whether vector code for arm64 may return other last bits than scalar code."""
         return node.dtype.numpy() in self.inexact_on_arm64
 
 
@@ -114,7 +117,7 @@ class _OfSizes(Op):
     """An op with one operand whose elements may be symbolic sizes or booleans."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the dtype and shape of the operand, and compute symbolic elements."""
+        """Return the type of the operand. Compute the elements if the operand's are known sizes."""
         algebra = a.algebra
         fact = a.fact(0)
         items = fact.objects if fact.dtype in SIZE_DTYPES else None
@@ -208,10 +211,10 @@ class Sqrt(Unary):
 
 @op("IsInf", "IsNaN", traits=Trait.EXACT)
 class Classification(Op):
-    """A test with a boolean result."""
+    """A test of each element, with a boolean result."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the operand."""
+        """Return the shape of the operand with the dtype bool."""
         return a.tensor(a.shape(0), ir.DataType.BOOL)
 
 
@@ -219,13 +222,13 @@ class Classification(Op):
 
 
 class Broadcasting(Op):
-    """An op with broadcasting. The dtype of the first operand determines that of the result."""
+    """An op with broadcasting. By default, the result has the dtype of the first operand."""
 
     is_exact: ClassVar[bool] = True
     """Whether onnxruntime computes each element in the same way at each position."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the broadcast shape, and compute symbolic elements."""
+        """Return the broadcast shape. Compute the elements if those of all operands are known."""
         if a.opset < _BROADCASTING_OPSET or not a.inputs:
             raise Undecided
         shape = a.broadcast(*a.shapes())
@@ -237,7 +240,7 @@ class Broadcasting(Op):
         return [of_items(items, result, a.algebra)]
 
     def _items(self, a: Application) -> Array | None:
-        """Return the elements of the result if the elements of all operands are known."""
+        """Return the elements of the result; None if they are unknown or an operand is large."""
         objects = [a.objects(k) for k in range(len(a.inputs))]
         arrays = [array for array in objects if array is not None]
         if len(arrays) < len(a.inputs) or any(
@@ -248,11 +251,11 @@ class Broadcasting(Op):
         return self.of_arrays(a.algebra, arrays, are_sizes)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op."""
+        """Apply the same op to the bases."""
         return elementwise(a)
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
-        """Return whether each element of the result is computed in the same way."""
+        """Return whether onnxruntime computes each element in the same way at each position."""
         return self.is_exact and self.is_independent_of_position(node)
 
     def broadcasts(self, index: int, opset: int) -> bool:
@@ -260,7 +263,7 @@ class Broadcasting(Op):
         return opset >= _BROADCASTING_OPSET
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
-        """Return the dtype of the operands."""
+        """Return the dtype of the operands whose dtype determines that of the result."""
         return a.fact(0).dtype
 
     def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
@@ -286,7 +289,11 @@ class _OfPairs(Broadcasting):
         raise NotImplementedError
 
     def of_arrays(self, algebra: Algebra, arrays: Sequence[Array], are_sizes: bool) -> Array | None:
-        """Apply `of_pair` to the elements."""
+        """Apply `of_pair` to the elements.
+
+        If not all elements are sizes, the result is known only if the op is linear and all elements
+        of the result are 0.
+        """
         if not (are_sizes or self.is_linear):
             return None
         of_pair = functools.partial(self.of_pair, algebra)
@@ -299,14 +306,14 @@ class Binary(_OfPairs):
 
     function: ClassVar[np.ufunc]
     accepted: ClassVar[frozenset[DType]] = NUMBERS
-    """The dtypes for which the function is exact."""
+    """The dtypes for which the function is exact on x86-64 and arm64."""
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes."""
         return kind_on(_exact_dtypes(self.accepted), dtypes)
 
     def compute(self, a: Array, b: Array) -> Array:
-        """Return the function of each pair of elements."""
+        """Return the function of each pair of elements. Raises NotExact for other dtypes."""
         require(a, _exact_dtypes(self.accepted))
         return np.asarray(self.function(a, b))
 
@@ -324,7 +331,7 @@ class Add(Binary):
         return algebra.add(a, b)
 
     def added_constant(self, node: ir.Node, index: int) -> int | None:
-        """Return the largest element of the other operand."""
+        """Return the largest element of the other operand if it is a constant of integers."""
         constant = _constant_integers(node.inputs[1 - index])
         return None if constant is None else int(constant.max())
 
@@ -341,7 +348,7 @@ class Sub(Binary):
         return algebra.sub(a, b)
 
     def added_constant(self, node: ir.Node, index: int) -> int | None:
-        """Return the largest element that is added to the first operand."""
+        """Return the largest negated element of the subtrahend if it is a constant of integers."""
         constant = _constant_integers(node.inputs[1]) if index == 0 else None
         return None if constant is None else -int(constant.min())
 
@@ -366,12 +373,12 @@ class Mul(Binary):
         return algebra.mul(a, b)
 
     def factor(self, node: ir.Node, index: int) -> float | None:
-        """Return the other operand if it is a single constant number."""
+        """Return the other operand if it is a constant with one element."""
         return constant_number(node.inputs[1 - index])
 
 
 class Predicate(Binary):
-    """An op with a boolean result."""
+    """An op with two operands and a boolean result."""
 
     def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
         """Return bool."""
@@ -414,12 +421,12 @@ class Equal(Predicate):
         return algebra.equal(a, b)
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
-        """Return the number in the other operand."""
+        """Return the number with which the operand is compared, if it is a small constant."""
         number = _compared_number(node, index)
         return () if number is None else (number,)
 
     def words(self, node: ir.Node, index: int) -> list[str]:
-        """Return the elements of the other operand."""
+        """Return the elements of the other operand if it is constant."""
         constant = constant_array(node.inputs[1 - index])
         return [] if constant is None else decoded_words(constant)
 
@@ -428,7 +435,7 @@ class Comparison(Predicate):
     """An op that orders numbers."""
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
-        """Return the two neighbors of the number in the other operand."""
+        """Return the neighbors of the number with which the operand is compared, if it is small."""
         number = _compared_number(node, index)
         return () if number is None else (number + 1, number - 1)
 
@@ -478,7 +485,10 @@ class GreaterOrEqual(Comparison):
 
 
 def _compared_number(node: ir.Node, index: int) -> int | None:
-    """Return the constant with which an operand is compared, if it is small."""
+    """Return the number with which an operand is compared, truncated to an integer.
+
+    The result is None unless the other operand is a constant with one small number.
+    """
     constant = constant_array(node.inputs[1 - index])
     if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf":
         return None
@@ -509,10 +519,10 @@ class _Extremum(_OfPairs):
     """The least or the greatest element of any number of operands."""
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
-        """Return whether the elements are integers.
+        """Return whether the elements are integers, and do not depend on the position.
 
-        For zeros with different signs, the result of onnxruntime depends on the axes along which
-        the operands repeat.
+        For floating-point zeros with different signs, the result of onnxruntime depends on the axes
+        along which the operands repeat.
         """
         return not node.dtype.is_floating_point() and super().is_exact_on_bases(node)
 
@@ -549,7 +559,10 @@ class OnlyBroadcasting(Broadcasting):
 
 
 def _check_division(a: Array, b: Array) -> None:
-    """Raise Unfoldable for operands of an integer division that trap on some processors."""
+    """Raise Unfoldable if an integer division of these operands traps on some processors.
+
+    Other errors of `check_allocatable` are raised if the result is too large.
+    """
     check_allocatable(broadcast_shape(a.shape, b.shape), a.dtype)
     a = distinct(a)
     b = distinct(b)
@@ -576,7 +589,7 @@ class Div(_OfPairs):
         return kind_on(_exact_dtypes(NUMBERS) & FLOATS, dtypes)
 
     def compute(self, a: Array, b: Array) -> Array:
-        """Return ``a / b``, or raise Unfoldable for integers that trap."""
+        """Return ``a / b``. Raises Unfoldable if a division of integers traps."""
         require(a, _exact_dtypes(NUMBERS))
         if a.dtype in FLOATS:
             return np.asarray(np.divide(a, b))
@@ -587,11 +600,11 @@ class Div(_OfPairs):
         return np.asarray(np.floor_divide(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return the reason if a divisor may be 0, or None."""
+        """Return the reason if the division may fail, for example for a divisor of 0, or None."""
         return super().can_fail(operands) or _reason_division_can_fail(operands)
 
     def factor(self, node: ir.Node, index: int) -> float | None:
-        """Return the reciprocal of the divisor if it is a single constant number."""
+        """Return the reciprocal of the divisor if it is a constant with one non-zero element."""
         divisor = constant_number(node.inputs[1]) if index == 0 else None
         return 1 / divisor if divisor else None
 
@@ -601,7 +614,12 @@ class Mod(Broadcasting):
     """The remainder."""
 
     def compute(self, a: Array, b: Array, *, fmod: int = 0) -> Array:
-        """Return the remainder of integers with the sign of ``b``."""
+        """Return the remainder of integers with the sign of ``b``.
+
+        Raises:
+            NotExact: The operands are not integers, or ``fmod`` is set.
+            Unfoldable: The division traps.
+        """
         require(a, INTEGERS)
         if fmod:
             raise NotExact("onnxruntime computes integer fmod in float64")
@@ -609,7 +627,7 @@ class Mod(Broadcasting):
         return np.asarray(np.mod(a, b))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
-        """Return the reason if a divisor may be 0, or None."""
+        """Return the reason if the division may fail, for example for a divisor of 0, or None."""
         return super().can_fail(operands) or _reason_division_can_fail(operands)
 
 
@@ -625,11 +643,11 @@ class Where(Broadcasting):
     """A selection of elements of two operands by a condition."""
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
-        """Return the dtype of the selected elements."""
+        """Return the dtype of the second operand, whose elements may be selected."""
         return a.fact(1).dtype
 
     def of_arrays(self, algebra: Algebra, arrays: Sequence[Array], are_sizes: bool) -> Array | None:
-        """Select sizes."""
+        """Select elements by the condition; None if not all elements are sizes."""
         return map_elements(algebra.where, *arrays) if are_sizes else None
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
@@ -640,7 +658,7 @@ class Where(Broadcasting):
         """Return ``x`` where the condition is true, and ``y`` elsewhere, with broadcasting.
 
         onnxruntime changes some elements from -0.0 to 0.0. This depends on the axes along which the
-        condition and the branches repeat.
+        condition and the branches repeat. So a result with -0.0 raises NotExact.
         """
         if x.dtype in _BY_VALUE:
             check_allocatable(broadcast_shape(condition.shape, x.shape, y.shape), x.dtype)
@@ -656,12 +674,14 @@ class Where(Broadcasting):
         return not (node.has_no_negative_zero(1) and node.has_no_negative_zero(2))
 
     def carries(self, index: int) -> bool:
-        """Return True, because the results are elements of the operands."""
+        """Return True. The results are elements of the branches, and depend on the condition."""
         return True
 
 
 def _sign_of_zero_depends_on_position(node: NodeProperties, limits: Sequence[float | None]) -> bool:
-    """Return whether the sign of a zero at a limit depends on the position.
+    """Return whether the sign of a zero in the result depends on the position.
+
+    ``limits`` has None for an unknown limit.
 
     On arm64, onnxruntime's vector code returns 0.0 for max(-0.0, 0.0), but its scalar code -0.0.
     """
@@ -685,10 +705,10 @@ class Relu(Op):
 
 @op("Clip", traits=Trait.LIKE_FIRST | Trait.ORDERS)
 class ClipByAttributes(Op):
-    """The limitation of elements to an interval."""
+    """The limitation of elements to an interval, for opsets before 12."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op, because the bounds are single numbers."""
+        """Apply the same op to the bases. The bounds are single numbers."""
         return elementwise(a)
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
@@ -701,7 +721,7 @@ class ClipByAttributes(Op):
         return is_float and _sign_of_zero_depends_on_position(node, node.limits)
 
     def carries(self, index: int) -> bool:
-        """Return whether the results contain elements of an operand."""
+        """Return True for the first operand, whose elements the result contains."""
         return index == 0
 
 
@@ -709,7 +729,8 @@ class ClipByAttributes(Op):
 class Clip(ClipByAttributes):
     """The limitation of elements to an interval that operands define, with a NumPy kernel."""
 
-    # False on arm64; see `_sign_of_zero_depends_on_position`.
+    # Whether the kernel is exact for a bound of zero. For arm64, this is False: see
+    # `_sign_of_zero_depends_on_position`.
     _is_exact_at_zero = cpu_family() is CpuFamily.X86_64
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
@@ -721,7 +742,7 @@ class Clip(ClipByAttributes):
         """Return ``min(max(x, low), high)``. NaN in ``x`` is preserved, and a NaN bound is ignored.
 
         The default bounds are the least and greatest *finite* numbers of the dtype, so infinities
-        are clipped. For bfloat16, they are the infinities.
+        are clipped. For bfloat16, the default bounds are the infinities.
         """
         require(x, _exact_dtypes(ORDERED))
         finfo: Any = ml_dtypes.finfo
@@ -745,13 +766,13 @@ class Clip(ClipByAttributes):
 
 _CASTABLE = NUMBERS | {BOOL}
 _ROUNDS_ONCE = cpu_family() is CpuFamily.X86_64
-"""False on arm64: onnxruntime's vector code converts 64-bit integers to float32 through float64,
-which rounds twice unless the number is exact in float64."""
+"""Whether onnxruntime rounds once in a cast of 64-bit integers to float32. On arm64, vector code
+converts them through float64. It rounds twice unless the number is exact in float64."""
 _CAST_BY_POSITION = frozenset(
     (ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32)
 )
-"""Dtypes to which Cast converts floats out of their range depending on the position. These are
-uint32 on x86-64, and on arm64 uint8, uint16, and int32 from float64."""
+"""Dtypes for which a Cast of a float out of range has a result that depends on the position. These
+are uint32 on x86-64, and on arm64 uint8, uint16, and int32 from float64."""
 
 
 @op("Cast", since=6, traits=Trait.EXACT | Trait.ALONG_AXES | Trait.PLACES | Trait.CONVERTS)
@@ -759,7 +780,10 @@ class Cast(Op):
     """A conversion to another dtype."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the operand. By `ASSUMPTIONS`, sizes do not overflow 32 bits."""
+        """Return the shape of the operand with the dtype ``to``, and convert known sizes.
+
+        By `onnxfold.analysis.symbolic_analysis.ASSUMPTIONS`, sizes do not overflow 32 bits.
+        """
         algebra = a.algebra
         fact = a.fact(0)
         to = ir.DataType(a.attributes["to"])
@@ -791,7 +815,8 @@ class Cast(Op):
         """Return the elements of ``x`` in the dtype with the ONNX number ``to``.
 
         Floats are truncated toward zero to integers. Integers wrap. All numbers except 0 are true.
-        float64 is converted to 16-bit floats through float32, which rounds twice.
+        Like onnxruntime, the kernel converts float64 to 16-bit floats through float32, so these
+        results are rounded twice. Raises NotExact for other dtypes, and for floats out of range.
         """
         return _cast(x, _numpy_dtype(to))
 
@@ -807,11 +832,11 @@ class Cast(Op):
         return node.input_dtype.is_floating_point()
 
     def carries(self, index: int) -> bool:
-        """Return whether the results contain elements of an operand."""
+        """Return True for the first operand, whose elements the result contains."""
         return index == 0
 
     def words(self, node: ir.Node, index: int) -> list[str]:
-        """Return numerals if the node converts strings to numbers."""
+        """Return numerals, which the node can convert to numbers, unless it converts to strings."""
         is_text = node.attributes.get_int("to", 0) == ir.DataType.STRING
         return [] if is_text else _NUMERALS
 
@@ -825,7 +850,10 @@ class CastLike(Op):
     """A conversion to the dtype of another operand."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the results of a Cast. The elements of the other operand may be unknown."""
+        """Return the facts of a Cast to the dtype of the second operand.
+
+        The elements of the second operand may be unknown.
+        """
         dtype = a.fact(1).dtype
         if dtype is None:
             raise Undecided
@@ -840,7 +868,7 @@ class CastLike(Op):
         return _cast(x, like.dtype)
 
     def carries(self, index: int) -> bool:
-        """Return whether the results contain elements of an operand."""
+        """Return True for the first operand, whose elements the result contains."""
         return index == 0
 
 
@@ -866,7 +894,7 @@ def _numpy_dtype(number: int) -> DType:
 
 
 def _may_round_twice(source: DType | None, target: DType) -> bool:
-    """Return whether onnxruntime may round integers that are not exact in float64 twice."""
+    """Return whether a cast in onnxruntime may round an integer twice on this CPU."""
     return not _ROUNDS_ONCE and source in (INT64, UINT64) and target == FLOAT32
 
 
@@ -881,7 +909,7 @@ def _check_range(x: Array, target: DType) -> None:
         return
     x = distinct(x)
     # Numbers between min - 1 and max + 1, both exclusive, are truncated to numbers in the range.
-    # float64 cannot represent min - 1 of int64, so its lower bound is min, inclusive.
+    # float64 cannot represent min - 1 of int64, so the lower bound for int64 is min, inclusive.
     info = np.iinfo(target)
     low = float(info.min)
     high = float(int(info.max) + 1)
@@ -904,7 +932,7 @@ class Function(Op):
     """A function of each element. The result has the type of the operand."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op."""
+        """Apply the same op to the base."""
         return elementwise(a)
 
 
@@ -913,7 +941,7 @@ class CumSum(Op):
     """The cumulative sum along an axis."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the axis."""
+        """Apply the same op to the base with all elements along the axis."""
         axis = a.application.fact(1).known
         if axis is None or axis.size != 1:
             raise Undecided
@@ -929,7 +957,7 @@ class HardSigmoid(Op):
     """The function max(0, min(1, alpha * x + beta))."""
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
-        """Return whether the sum may be a negative number that underflows."""
+        """Return whether beta is 0, so that the sum may be a negative number that underflows."""
         return bool(node.attribute("beta") == 0)
 
 
@@ -940,7 +968,10 @@ class Dropout(Op):
     may_be_random = True
 
     def is_deterministic(self, node: ir.Node, opset: int) -> bool:
-        """Return whether the node copies its operand, without training or with a ratio of 0."""
+        """Return whether the node certainly copies its operand.
+
+        This is the case if the node is not in training mode, or if the ratio is 0.
+        """
         inputs = [*node.inputs, None, None, None]  # an invalid node may have no inputs
         if _is_constant_zero(inputs[1]):
             return True

@@ -3,8 +3,8 @@
 Some conditions have the same outcome in every valid run, because the other outcome makes the run
 fail. For example, TorchScript exports ``squeeze(x, 1)`` as
 ``If(size of axis 1 == 1) Squeeze(x) else x``. The rank of the result is unknown, but an LSTM
-requires a certain one. The analysis propagates both outcomes through the graph. If a node has
-invalid inputs for one of them, the condition has the other one.
+requires a certain rank. The analysis propagates both outcomes through the graph. If a node has
+invalid inputs for one outcome, the condition has the other outcome in every valid run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASSUMPTIONS = (
 """Assumptions about valid models and inputs."""
 
 _Values = set[ir.Value | None]
-# Maximum number of repetitions of learning from requirements and decided conditions.
+# Maximum number of rounds in which requirements and decided conditions provide further facts.
 _MAX_ROUNDS = 4
 
 
@@ -47,13 +47,13 @@ class SymbolicAnalysis(FactPropagation):
         return {k for n in sizes for k in self.algebra.atoms_in(n)}
 
     def run(self) -> None:
-        """Infer the facts of all values, which is faster than inferring them on demand.
+        """Infer the facts of all values. This is faster than inferring them on demand.
 
         The requirements of nodes that every run executes imply further facts.
         """
         for graph in root_graphs(self.model):
             self.run_graph(graph)
-        # after a condition is decided, every run executes a branch, which adds requirements
+        # after a condition is decided, every run executes the same branch, which adds requirements
         for _ in range(_MAX_ROUNDS if self.scopes.parents else 1):
             affected: Collection[ir.Node] = ()
             if self._required:
@@ -75,7 +75,7 @@ class SymbolicAnalysis(FactPropagation):
             self.update(decided, affected)
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
-        """Return the nodes of a graph on which its outputs depend; runtimes run only those."""
+        """Return the nodes on which the graph's outputs depend. Runtimes run only these nodes."""
         nodes = nodes_in(graph)
         needed_values = _Values(graph.outputs)
         needed_nodes = set[ir.Node]()
@@ -109,7 +109,11 @@ class SymbolicAnalysis(FactPropagation):
                         break
 
     def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:
-        """Visit a node with replaced inputs, or with inputs about which facts were ``learned``."""
+        """Visit a node with replaced inputs, or with inputs about which facts were ``learned``.
+
+        A result keeps its facts unless the new ones are at least as specific. Results with new
+        facts are added to ``changed``.
+        """
         facts = self._facts
         constness = self.constness
         before = self._read.get(node)
@@ -145,9 +149,10 @@ class SymbolicAnalysis(FactPropagation):
                 facts[value] = old
 
     def _decide(self, graph: ir.Graph, decided: dict[ir.Value, Fact]) -> None:
-        """Find the conditions of Ifs with one outcome in every run, and the facts of the outcomes.
+        """Add the conditions of Ifs with one outcome in every valid run to ``decided``.
 
-        A run executes all nodes of the graph or no node. Each value is followed for one condition.
+        The value in ``decided`` is the fact of the outcome. A run executes all needed nodes of the
+        graph or none. Each value is followed for only one condition.
         """
         nodes = nodes_of(graph)
         needed = self._needed_nodes(graph)
@@ -179,7 +184,10 @@ class SymbolicAnalysis(FactPropagation):
         needed: Collection[ir.Node],
         followed: set[ir.Value],
     ) -> Fact | None:
-        """Return the only outcome for which no needed node fails; None if none is excluded."""
+        """Return the only outcome for which no needed node fails; None if no outcome is excluded.
+
+        The values whose facts differ between the outcomes are added to ``followed``.
+        """
         hypotheses = [{condition: outcome} for outcome in outcomes]
         followed.add(condition)
         for node in nodes:
@@ -200,7 +208,10 @@ class SymbolicAnalysis(FactPropagation):
     def _suppose(
         self, node: ir.Node, hypothesis: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
-        """Return the facts of a node's outputs under additional facts; None if the node fails."""
+        """Return the facts of a node's outputs under a hypothesis; None if the node fails.
+
+        The hypothesis contains facts that replace the facts of some values.
+        """
         scope = self.scopes.find(node.graph)
         assert scope is not None
         algebra = self.algebra
@@ -222,7 +233,7 @@ def _is_if(node: ir.Node) -> bool:
 
 
 def _outline(fact: Fact) -> tuple[object, ...]:
-    """Return the facts of a value, with -1 for symbolic sizes."""
+    """Return the dtype, the shape and the known elements of a fact, with -1 for symbolic sizes."""
     sizes = None
     if fact.shape is not None:
         sizes = [d if isinstance(d, int) else -1 for d in fact.shape]
@@ -231,7 +242,7 @@ def _outline(fact: Fact) -> tuple[object, ...]:
 
 
 def _specificity(fact: Fact) -> tuple[int, ...]:
-    """Return a key by which more specific facts are greater; symbolic sizes do not count."""
+    """Return a sort key that is greater for more specific facts. Symbolic sizes do not count."""
     shape = fact.shape or ()
     items = fact.items
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())

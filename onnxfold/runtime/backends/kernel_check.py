@@ -1,4 +1,4 @@
-"""The one-time check of a kernel against onnxruntime: its random inputs and its tolerances."""
+"""The one-time check of a kernel: its results on random inputs are compared with onnxruntime's."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from onnxfold.tools.comparison.tolerances import TOLERANCES, Noise
 
 # Size of the first symbolic dimension in most draws. Each further dimension is larger by 1.
 _ODD_SIZE = 17
-# Size of symbolic dimensions in some draws, and in all draws whose inputs would be large otherwise.
+# Size of all symbolic dimensions in some draws. If the inputs would have more elements than
+# `_MAX_ODD_ELEMENTS`, this size replaces the odd sizes.
 _SHORT_SIZE = 3
-# Factor of the sizes in the second draw for which the caller gives no nominal size.
+# In draws with large sizes, default sizes other than 1 are multiplied by this factor.
 _LARGE_FACTOR = 16
-# Maximum number of elements of all inputs in draws with odd sizes.
+# Maximum number of elements of all inputs together in draws with odd sizes.
 _MAX_ODD_ELEMENTS = 1 << 21
-# Maximum bytes of all values in the second draw.
+# Maximum bytes of all values in a draw with large sizes.
 _MAX_LARGE_BYTES = 1 << 28
-# Maximum bytes of all values in all draws, except for the first two draws.
+# Approximate maximum of the bytes of all values in all draws. At least two draws are generated.
 _MAX_DRAWN_BYTES = 1 << 30
-# Inputs with at most this number of elements are drawn several times, because a single NaN may have
-# no effect.
+# Draws with at most this number of elements in all inputs together are repeated with other numbers,
+# because a single NaN may have no effect.
 _MAX_REPEATED_ELEMENTS = 1 << 12
-_REPEATS = 5
-# Factor of the repeats for inputs that contain a single NaN.
+_REPEATS = 5  # number of draws in place of one
+# Draws with a single NaN in each input are repeated this many times as often.
 _REPEATS_OF_ONE_NAN = 4
 _LARGE_SIZES = "large sizes"
 
@@ -66,16 +67,17 @@ class Draw(NamedTuple):
 
 
 def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
-    """Generate inputs for all kinds of values and sizes that can change the behavior of a kernel.
+    """Generate random inputs of many kinds and sizes for the check of a kernel.
 
     In the first draw, symbolic dimensions have nominal sizes. A dimension without a nominal size
-    has the size 1 if it is a batch, and 64 otherwise. In the second draw, these other dimensions
-    are 16 times as large, unless all values together exceed 256 MB.
+    has the default size 1 if it is a batch, and 64 otherwise. A draw with large sizes follows, in
+    which the default size 64 is multiplied by 16. This draw is omitted if all values together would
+    exceed 256 MiB. Draws with few elements are repeated with other numbers.
 
     Args:
         inputs: The inputs of the component.
         needs: The requirements of these inputs.
-        nominal: The nominal sizes of symbolic dimensions.
+        nominal: The nominal sizes of symbolic dimensions by name.
 
     Raises:
         CompileError: The values do not fit into memory at nominal sizes, or the dtype of an input
@@ -100,7 +102,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
         # Kernels have separate code for rows that are shorter than a SIMD register.
         plan += [(f"{kind.name} with sizes of {_SHORT_SIZE}", [kind], short) for kind in NAN]
     if len(inputs) > 1:
-        for k in range(1, len(KINDS)):  # a different kind for each input
+        for k in range(1, len(KINDS)):  # inputs of different kinds in one draw
             kinds = [KINDS[(k * j + j // 2) % len(KINDS)] for j in range(1, 2 * len(inputs), 2)]
             plan.append(("; ".join(dict.fromkeys(kind.name for kind in kinds)), kinds, odd))
     rng = np.random.default_rng(0)
@@ -134,7 +136,13 @@ def _array(
     kind: Numbers,
     sizes: Mapping[str, int],
 ) -> Any:
-    """Return random numbers of a kind for an input."""
+    """Return random numbers of a kind for an input.
+
+    Indices are within their limits, see `TensorInfo.rows`.
+
+    Raises:
+        CompileError: The dtype of the input is not supported.
+    """
     shape = shape_of(info, sizes)
     dtype = value.dtype
     if dtype == ir.DataType.BOOL:
@@ -158,23 +166,25 @@ def _array(
 def check_kernel(
     kernel: Kernel, folder: Path, model: ir.Model, inputs: Sequence[Draw], *, seconds: float
 ) -> tuple[float, Times]:
-    """Compare a kernel with onnxruntime on the same model, in another process.
+    """Run a kernel and onnxruntime in another process, and compare their results.
 
-    Both are timed for the draws with usual and with large sizes.
+    Both are timed for the first draw. If a draw has large sizes, both are also timed for the second
+    draw.
 
     Args:
         kernel: The kernel.
         folder: The folder to which the file names of the kernel are relative.
         model: The model of the component, for onnxruntime.
-        inputs: The draws. A draw with large sizes is the second one.
-        seconds: The time limit of all calls.
+        inputs: The draws, see `draws`.
+        seconds: The time limit of all calls together, in seconds.
 
     Returns:
-        The largest error, see `largest_error`, and the times for the sizes at which the kernel is
-        slowest relative to onnxruntime.
+        The largest error, see `largest_error`, and the times for the timed draw in which the kernel
+        is slowest relative to onnxruntime.
 
     Raises:
-        CompileError: A result is outside of the tolerance, or the process fails.
+        CompileError: A result is outside of the tolerance, or the process fails or exceeds the time
+            limit.
     """
     timed = 1 + any(draw.name == _LARGE_SIZES for draw in inputs)
     weights = weights_of(model.graph.initializers, kernel.weights)
@@ -215,11 +225,15 @@ def largest_error(
 ) -> float:
     """Return the largest error of a kernel's results relative to those of onnxruntime.
 
+    The error of a result is the smaller one of two numbers: the largest relative error of an
+    element, and the largest absolute error divided by the mean magnitude of the elements.
+
     Args:
-        draw: The inputs.
-        results: The results of the kernel.
+        draw: The inputs. Their name is part of error messages.
+        results: The results of the kernel, in the order of ``expected``.
         expected: The results of onnxruntime by name.
-        allowed: Returns the allowed absolute differences by name, see `Noise.allowed`.
+        allowed: Returns the allowed absolute differences by name, see `Noise.allowed`. It is only
+            called if the tolerances of the types are not sufficient.
         rounded_to: The least precise float type of all values in the model, see `error_of`.
 
     Raises:
@@ -253,18 +267,22 @@ def error_of(
 ) -> tuple[Distance, float]:
     """Return the error of a result, and the mean magnitude of the expected finite elements.
 
+    A result of another shape or dtype than expected is outside of the tolerance. The magnitude is 0
+    in this case, for other types than floats, and if no expected element is finite.
+
     Args:
         got: The result of the kernel.
         want: The result of onnxruntime.
-        rounded_to: The name of a float dtype in NumPy. Floats are first rounded to it.
-        atol: The allowed absolute difference.
+        rounded_to: The name of a float dtype in NumPy, to which floats are first rounded, or None.
+        atol: The allowed absolute difference, as a number or as an array with a number for each
+            element. The relative tolerance of the type is allowed in addition.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Distance(want.size, math.inf, within=False), 0.0
     if not is_float(want.dtype):
         return distance(want, got, Tolerance()), 0.0
     if rounded_to is not None:
-        with np.errstate(all="ignore"):  # numbers outside of the range of the type
+        with np.errstate(all="ignore"):  # numbers may be outside of the range of the type
             got, want = got.astype(rounded_to), want.astype(rounded_to)
     wide = np.abs(want.astype(np.float64))
     magnitude = float(np.mean(wide, where=np.isfinite(wide))) if np.isfinite(wide).any() else 0.0

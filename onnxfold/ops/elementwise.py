@@ -117,7 +117,7 @@ class _OfSizes(Op):
     """An op with one operand whose elements may be symbolic sizes or booleans."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the type of the operand. Compute the elements if the operand's are known sizes."""
+        """Return the type of the operand, and compute elements from known sizes or booleans."""
         algebra = a.algebra
         fact = a.fact(0)
         items = fact.objects if fact.dtype in SIZE_DTYPES else None
@@ -263,7 +263,7 @@ class Broadcasting(Op):
         return opset >= _BROADCASTING_OPSET
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
-        """Return the dtype of the operands whose dtype determines that of the result."""
+        """Return the dtype of the operand that determines the dtype of the result."""
         return a.fact(0).dtype
 
     def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
@@ -561,7 +561,7 @@ class OnlyBroadcasting(Broadcasting):
 def _check_division(a: Array, b: Array) -> None:
     """Raise Unfoldable if an integer division of these operands traps on some processors.
 
-    Other errors of `check_allocatable` are raised if the result is too large.
+    If the result is too large, raise the exceptions of `check_allocatable`.
     """
     check_allocatable(broadcast_shape(a.shape, b.shape), a.dtype)
     a = distinct(a)

@@ -27,10 +27,10 @@ from onnxfold.tools.comparison.runners import CannotRun
 
 _Outputs = TypeVar("_Outputs")
 
-_MAX_TRIES = 240
-_MAX_TOTAL_ELEMENTS = 1 << 22  # of all inputs with sizes of the ladder
-_MAX_CHOICES = 4  # compared values of a single integer
-_MAX_DECLARED = 4  # sizes of the model's interface
+_MAX_TRIES = 240  # of sizes and integers for one seed
+_MAX_TOTAL_ELEMENTS = 1 << 22  # of all inputs together, if some dimensions are large
+_MAX_CHOICES = 4  # values of a single integer that is compared with constants
+_MAX_DECLARED = 4  # fixed sizes of inputs and outputs that are tried before those of the ladder
 # Few sizes of many magnitudes, then sizes between them, common sizes of images, and of audio (30 s
 # in frames of 10 ms).
 _LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640, 3000)
@@ -42,7 +42,11 @@ _WORDS = ("", "a", "bc", "üñï")
 
 
 class RandomFeeds:
-    """Random feeds for inputs of a model. Uses of integers in the graph limit their range."""
+    """Random feeds for inputs of a model.
+
+    The graph determines the range of integers that are indices, the constants with which integers
+    are compared, and the words of strings.
+    """
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
@@ -86,7 +90,7 @@ class RandomFeeds:
             seed: Seed of the random numbers.
             sizes: Sizes of all dynamic dimensions, by name.
             integers: The value of all integers whose valid range does not follow from the graph, or
-                None for random integers. Arrays are filled with at most 1.
+                None for random integers. Arrays of several integers are filled with at most 1.
             choice: The index of the value of a single integer among the constants that it is
                 compared with. The index after the last constant selects ``integers``.
 
@@ -130,7 +134,7 @@ class RandomFeeds:
         return {value.name or "": feed(value, value.type) for value in self._inputs}
 
     def _strings(self, rng: np.random.Generator, value: ir.Value, shape: tuple[int, ...]) -> Array:
-        """Return random words. Each column (index on the last axis) has its own words."""
+        """Return random words. Each column, an index on the last axis, has its own words."""
         words = self._words.get(value.name, {})
         strings = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
         if strings.ndim and strings.shape[-1] > 1:
@@ -155,7 +159,7 @@ def _is_mask(value: ir.Value) -> bool:
 
 
 class Trials:
-    """Trials of random feeds for inputs of a model until it runs on them.
+    """A search for random feeds on which a model runs.
 
     Distinct small sizes are tried first, because they reveal a dimension that was frozen or
     confused with another one. Then all dimensions are equal. Finally, some or all dimensions are
@@ -164,8 +168,11 @@ class Trials:
     Args:
         model: The model.
         inputs: The inputs that are fed.
-        dims: Sizes of dynamic dimensions that are fixed.
-        usual: Sizes of all dynamic dimensions that are tried before others.
+        dims: Sizes of dynamic dimensions that are fixed, by name.
+        usual: Sizes of all dynamic dimensions that are tried before others, by name.
+
+    Raises:
+        UsageError: No dimension has a name in ``dims``.
     """
 
     def __init__(
@@ -190,17 +197,17 @@ class Trials:
     def find(
         self, seed: int, run: Callable[[Feeds], _Outputs]
     ) -> tuple[Feeds, _Outputs, dict[str, int]]:
-        """Run a model on random feeds, with other sizes and integers until a run succeeds.
+        """Run a model on random feeds, and try other sizes and integers until a run succeeds.
 
         Args:
             seed: Seed of the random numbers.
             run: A function that returns the outputs for feeds or raises `CannotRun`.
 
         Returns:
-            The feeds, the outputs, and the sizes of dimensions.
+            The feeds, the outputs, and the sizes of dynamic dimensions by name.
 
         Raises:
-            UsageError: No run succeeded.
+            UsageError: No run succeeded, or inputs cannot be generated.
         """
         reason: Exception | None = None
         tries = 0
@@ -225,9 +232,10 @@ class Trials:
         ) from reason
 
     def _tries(self, seed: int, choice: int) -> Iterator[tuple[int, dict[str, int], int | None]]:
-        """Yield the index of the sizes, the sizes, and the value of integers (None: random).
+        """Yield the index of the sizes to try, the sizes, and the value of integers.
 
-        The first sizes are those on which the model ran with an earlier seed.
+        The value is None for random integers. If the model ran with an earlier seed and the same
+        choice, the sizes with the same index are tried first.
         """
         fills = self._random.fills
         seen: list[dict[str, int]] = []
@@ -242,15 +250,15 @@ class Trials:
                 yield index, sizes, fill
 
     def _completed(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Return the sizes after replacing those that nodes require or the user has fixed."""
+        """Return the sizes after replacing those that nodes require or that the user has fixed."""
         return {**sizes, **(self._required_sizes or {}), **self._dims}
 
     def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
-        """Yield sizes of dimensions, the same number for every seed.
+        """Yield sizes of dimensions by name, in the same order for every seed.
 
-        The first sizes are small. Then groups of dimensions are large: all but the batch, each
-        dimension alone, and all. The large sizes are the fixed sizes of inputs and outputs, and the
-        sizes of the ladder.
+        The usual sizes are the first ones, then small sizes. Then groups of dimensions are large:
+        all that are not on the first axis of an input, each dimension alone, and all. The large
+        sizes are the fixed sizes of inputs and outputs, and the sizes of the ladder.
         """
         names = self._names
         if self._usual is not None:
@@ -274,7 +282,7 @@ class Trials:
                     yield sizes
 
     def _elements(self, sizes: dict[str, int]) -> int:
-        """Return the number of elements of all inputs."""
+        """Return the number of elements of all inputs for sizes of dimensions, see `_completed`."""
         sizes = self._completed(sizes)
         shapes = (concrete(value, sizes) for value in self._inputs)
         return sum(int(np.prod(shape, dtype=object)) for shape in shapes)
@@ -283,7 +291,7 @@ class Trials:
 def _required_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:
     """Return sizes of dynamic dimensions that nodes of the main graph require, by name.
 
-    A product with a weight or a Reshape to fixed sizes fails with other sizes.
+    For example, a product with a weight or a Reshape to fixed sizes fails with other sizes.
     """
     sizes: dict[ir.Value, list[int | str]] = {}
     for value in inputs:

@@ -1,4 +1,4 @@
-"""Reading of models without copies, and atomic, streamed writing."""
+"""Files of models: reading without copies of large tensors, and atomic, streamed writing."""
 
 from onnxfold.ir.storage.decode import LIFTED_KEY, losses_allowed
 from onnxfold.ir.storage.encode import TYPE_KEY, to_proto

@@ -1,4 +1,4 @@
-"""The opset of ONNX in models that import only other opsets."""
+"""The version of ONNX's opset in a model, also if the model imports only other opsets."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from onnxfold.support import files
 from onnxfold.support.onnxruntime_sessions import open_session, session_options
 
 ONNX_DOMAINS = ("", "ai.onnx")
-"""The names of the domain of ONNX."""
+"""The two names of the domain of ONNX's ops."""
 
 
 @functools.cache
 def assumed_opset() -> int:
-    """Return the version of ONNX's opset that onnxruntime assumes if it is not imported.
+    """Return the version of ONNX's opset that onnxruntime assumes if only others are imported.
 
-    It is the newest version that onnxruntime supports. onnxruntime has no function that returns it,
-    but writes the version into models that it saves.
+    This is the newest version that onnxruntime supports. onnxruntime has no function that returns
+    this version, but writes it into models that onnxruntime saves.
     """
     operand = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
@@ -51,9 +51,10 @@ def onnx_opset(imports: Mapping[str, int]) -> int:
 
 
 def required_imports(model: ir.Model) -> dict[str, int]:
-    """Return the imported opsets of a model, with the opset of ONNX if its nodes require it.
+    """Return the imported opsets of a model, with ONNX's opset if nodes of the model require it.
 
-    The version that onnxruntime assumes becomes explicit, because the model is optimized for it.
+    The version that onnxruntime assumes becomes explicit, because the model is optimized for this
+    version. The result is empty for a model without any imports.
     """
     imports = dict(model.opset_imports)
     if not imports or not imports.keys().isdisjoint(ONNX_DOMAINS):
@@ -64,5 +65,5 @@ def required_imports(model: ir.Model) -> dict[str, int]:
 
 
 def import_onnx_opset(model: ir.Model) -> None:
-    """Import the opset of ONNX if nodes of a model require it; see `required_imports`."""
+    """Add the import of ONNX's opset to a model if its nodes require it; see `required_imports`."""
     model.opset_imports.update(required_imports(model))

@@ -1,8 +1,8 @@
 """`onnxfold.InferenceSession`: the session of onnxruntime on a cached optimized model.
 
 `onnxfold.runtime.kept_models` stores the optimized model in the user's cache folder. With
-``runtime_constants``, the session computes the nodes that depend only on constant inputs once for
-each value of these inputs, see `onnxfold.runtime.sessions.observed`.
+``runtime_constants``, the session caches the results of nodes that depend only on inputs that it
+holds constant, see `onnxfold.runtime.sessions.observed`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ class _Further(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class _OpeningArguments:
-    """The arguments that opened a session. A forked process opens the session with them again.
+    """The arguments with which a session was opened.
+
+    A forked process opens the session again with the same arguments.
 
     Attributes:
         source: The path or the bytes of the model, as the caller passed it.
         options: The session options of onnxruntime.
-        fold: The optimization options.
+        fold: The level and the target of the optimization.
         providers: Execution providers, as onnxruntime takes them.
         provider_options: Options of the providers, as onnxruntime takes them.
         further: Further arguments of ``onnxruntime.InferenceSession``.
@@ -76,22 +78,27 @@ class _OpeningArguments:
 
 
 class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
-    """An ``onnxruntime.InferenceSession`` on an optimized model, which the first session creates.
+    """An ``onnxruntime.InferenceSession`` that opens an optimized version of the model.
 
-    The user's cache folder stores the optimized model, and later sessions open it. On a CPU, the
-    stored model is also optimized by onnxruntime, and its weights are in a memory-mapped file.
+    The first session on a model optimizes the model and stores the result in the user's cache
+    folder. Later sessions open the stored model. Its weights are in a file that onnxruntime maps.
+    With only the CPU provider, onnxruntime also optimizes the stored model, unless the session
+    options disable optimizations or the model has custom ops.
 
     The session opens the original model instead in these cases:
 
-    - The session options read or write other files.
+    - The session options read or write other files, or depend on the nodes of the original model.
     - The session options provide initializers or external data in memory.
-    - There is no writable cache folder.
-    - onnxfold rejects the model.
+    - A keyword in ``kwargs`` is not ``enable_fallback``, or the environment variable
+      ``ORT_LOAD_CONFIG_FROM_MODEL`` is set.
+    - The model is a file with the suffix .ort.
+    - There is no writable cache folder, or the model is larger than the cache.
+    - The optimization rejects the model or fails, or onnxruntime cannot open the result.
 
     With ``runtime_constants="auto"``, the session compares the inputs that are worth holding
-    constant with the inputs of earlier runs. If their values repeat, a background thread splits the
-    model. Later runs compute the nodes that depend only on these inputs once for each value. The
-    results have the same bits as the results of `Session`.
+    constant with the inputs of earlier runs. If the values of such inputs repeat, the model is
+    split in the background. For values that repeat, later runs do not compute again the nodes that
+    depend only on these inputs. The results of these runs have the same bits as those of `Session`.
 
     Args:
         path_or_bytes: The path or the bytes of a model.
@@ -102,7 +109,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         provider_options: Options of the providers, as onnxruntime takes them.
         level: The level of the optimization. None means 1, or 2 with a target.
         target: The target of the optimization, see `onnxfold.api.options.OptionArguments`.
-        runtime_constants: "auto" finds the inputs whose values repeat. Names or globs of inputs
+        runtime_constants: "auto" detects the inputs whose values repeat. Names or globs of inputs
             hold these inputs constant from the first run on, and every new value is folded. None
             holds no input constant.
         max_cache_bytes: Upper bound in bytes for the folded tensors of all cached values. None
@@ -111,9 +118,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
 
     Raises:
         TypeError: A keyword is unknown.
-        UsageError: The level, the target or an input does not exist.
-        ModelError: The model cannot be split by the named inputs.
-        Exception: onnxruntime rejects the model. Its exceptions have no common base class.
+        UsageError: An argument has a wrong type or value, no target has the name, or no input
+            matches a name or glob.
+        Exception: onnxruntime rejects the model, or the model cannot be split by the named inputs.
+            These exceptions have no common base class.
     """
 
     @checked
@@ -182,7 +190,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
 
     @property
     def runtime_constants(self) -> RuntimeConstants:
-        """The inputs that are held constant, the number of folds and the measured durations."""
+        """The state of the runtime constants: their names, counts of runs and folds, and durations.
+
+        Without observed or named inputs, the state is "off", and ``reason`` contains the reason.
+        """
         from onnxfold.runtime.sessions.observed import RuntimeConstants
 
         if self._constants is None:
@@ -190,7 +201,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         return self._constants.report()
 
     def wait_for_runtime_constants(self, timeout: float | None = None) -> RuntimeConstants:
-        """Wait until a split model in preparation can be used.
+        """Wait until no split model is in preparation.
 
         Args:
             timeout: Maximum time to wait in seconds. None means no limit.
@@ -207,7 +218,11 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         providers: Sequence[Provider] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
     ) -> None:
-        """Open the model again with other providers, see ``onnxruntime.InferenceSession``."""
+        """Open the model again with other providers.
+
+        The arguments are those of ``onnxruntime.InferenceSession.set_providers``. The session
+        forgets the values of earlier runs and their folded tensors.
+        """
         fallback = vars(self)["_enable_fallback"]
         arguments = replace(
             self._arguments,
@@ -221,7 +236,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
 
     @property
     def _sess(self) -> Any:
-        """The native session of the base class. A forked process opens it again."""
+        """The native session of the base class. A forked process opens its own native session."""
         return self._opened.get(self._open_again)
 
     @_sess.setter
@@ -262,7 +277,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             except Exception as error:  # exceptions of onnxruntime have no common base class
                 logger.info("%s: the optimized model cannot be opened: %s", kept.model, error)
             else:
-                if kept_models.linked_model(kept.link) == kept:  # no other process replaced it
+                # Otherwise, another process removed or replaced the model while it was opened.
+                if kept_models.linked_model(kept.link) == kept:
                     if kept.is_finished:
                         self.get_session_options().graph_optimization_level = level
                     self._model_path = None if isinstance(source, bytes) else os.fspath(source)
@@ -271,7 +287,11 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         super().__init__(source, options, providers, provider_options, **further)
 
     def _observe(self) -> None:
-        """Hold the named inputs constant, or observe the inputs that are worth holding."""
+        """End an earlier observation, and start a new one if ``runtime_constants`` requires it.
+
+        The named inputs are held constant. With "auto", the inputs that are worth holding constant
+        are observed.
+        """
         if self._constants is not None:
             self._constants.close()
             self._constants = None
@@ -311,7 +331,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             self._constants = observer
 
     def _log_savings(self, name: str) -> None:
-        """Log the shares of the work that can be folded with ``runtime_constants="auto"``."""
+        """Log the shares of the work that ``runtime_constants="auto"`` can fold, at level DEBUG."""
         if self._kept is None or not logger.isEnabledFor(logging.DEBUG):
             return
         for names, share in inputs_worth_holding(self._kept):

@@ -64,7 +64,7 @@ class Noise(contextlib.ExitStack):
 
     The number changes by the relative spacing of its type, up or down at random. Inputs that are 1
     or -1 do not change, because they may be elements of a mask, and masks are exact. The same
-    applies to results of ops other than products and other expensive ops.
+    applies to results of ops that require few operations for each element, such as Tanh.
 
     Args:
         source: The path of the model.

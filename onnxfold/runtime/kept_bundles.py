@@ -1,9 +1,9 @@
 """Cache split models in the user's cache folder, for sessions that hold inputs constant.
 
 A bundle is an entry of the same cache as the optimized model, see `onnxfold.runtime.kept_models`. A
-link contains the names of the inputs of the last split, so that a later start can open this bundle
-before its first run. A child process splits the model, because the analysis would delay runs in
-this process.
+link contains the names of the detected inputs of the last split, so that a later session can open
+this bundle before its first run. A child process splits the model, because the analysis would delay
+runs in this process.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ _SHARE = "share"
 _NAMES = "names"
 
 _CLEAR_SHARE = 0.5
-"""Minimum share of the work in runtime_fold with which entry is certainly faster than the model.
+"""Share of the work in runtime_fold from which entry is assumed to be faster than the model.
 
-With a smaller share, both are measured.
+With a smaller share, entry and the model are measured, unless the caller named the inputs.
 """
 
 _MIN_SPEEDUP = 1.05
-"""Minimum measured speed of entry, relative to the model, at which inputs are held constant."""
+"""Minimum measured speed of entry, relative to the model, at which detected inputs are held
+constant."""
 
 _ROUNDS = 5
-"""Number of measured runs of entry, and of the model."""
+"""Number of measured rounds. Entry and the model run in each round."""
 
 
 class KeptBundle(Bundle):
@@ -75,7 +76,11 @@ class KeptBundle(Bundle):
 
     @property
     def fold_key(self) -> str:
-        """The name of the folder. It is a hash of everything on which the bundle depends."""
+        """The name of the folder, which identifies the cached model and the names of the inputs.
+
+        The name does not depend on the sizes of the split, which may differ if the bundle is cached
+        again after its eviction. Sessions on such bundles must therefore not share a `FoldCache`.
+        """
         return self.folder.name
 
     @contextlib.contextmanager
@@ -89,13 +94,19 @@ class KeptBundle(Bundle):
 
 
 def last_names(kept: KeptModel) -> list[str]:
-    """Return the inputs by which a cached model was split last, or an empty list."""
+    """Return the detected inputs by which a cached model was split last.
+
+    The list is empty if there was no such split, or if the link is missing or damaged.
+    """
     link = recorded(_link(kept))
     return [] if link is None else list(link[_NAMES])
 
 
 def kept_bundle(kept: KeptModel, names: Sequence[str]) -> KeptBundle | None:
-    """Return the cached bundle of a model that is split by these inputs, or None."""
+    """Return the cached bundle of a model that is split by these inputs.
+
+    The result is None if there is no such bundle, or if it was changed or is damaged.
+    """
     folder = _folder(kept, names)
     record = recorded(folder / RECORD)
     if record is None:
@@ -122,16 +133,19 @@ def make_kept_bundle(
 ) -> str | None:
     """Split the source of a cached model in a child process, and cache the bundle.
 
+    Unless the caller named the inputs, their names are recorded for `last_names`.
+
     Args:
         kept: The cached model.
-        source: The absolute path or the bytes of its source.
+        source: The absolute path or the bytes of the source.
         names: The inputs to hold constant.
         sizes: Sizes of symbolic dimensions, by name.
         fold: The level and target of the optimization. The target is a name or None.
-        is_named: Whether to cache the bundle even if it saves little.
+        is_named: Whether the caller named the inputs. The bundle is then cached even if it saves
+            little.
 
     Returns:
-        The reason why the bundle is not worthwhile. It is then not cached. None if it is cached.
+        None if the bundle is cached, otherwise the reason why it is not worthwhile.
 
     Raises:
         onnxfold.support.isolated.Failure: The model cannot be split, or the bundle cannot be
@@ -159,8 +173,18 @@ def make_kept_bundle(
 def split_in_child(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[str | None, list[Any]]:
     """Split a model and cache the bundle. `make_kept_bundle` calls this in a child process.
 
+    Args:
+        request: The arguments of `make_kept_bundle`, the path of the cached model, and the folder
+            of the bundle. The path of the source is None for a model in bytes.
+        arrays: The bytes of the source if its path is None.
+
     Returns:
-        The reason why the bundle is not cached, or None.
+        The reason why the bundle is not worthwhile, or None if it is cached. The list is empty.
+
+    Raises:
+        OnnxFoldError: The model cannot be split or was changed meanwhile, or the bundle is larger
+            than the cache.
+        OSError: The cache cannot be changed.
     """
     from onnxfold.runtime.splitting.dependence import MIN_SHARE
 
@@ -207,7 +231,11 @@ def _split(
 
 
 def _write(bundle: InMemoryBundle, folder: Path) -> None:
-    """Write the parts and the manifest of a bundle, unless they are larger than the cache."""
+    """Write the parts and the manifest of a bundle.
+
+    Raises:
+        OnnxFoldError: The parts are larger than the cache.
+    """
     from onnxfold.ir import storage
 
     limit = bytes_allowed(LIMIT, DEFAULT_LIMIT)
@@ -223,6 +251,11 @@ def _write(bundle: InMemoryBundle, folder: Path) -> None:
 
 def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None:
     """Return the speed of entry relative to the model, on one thread.
+
+    Args:
+        model: The path of the optimized model.
+        bundle: The folder of the bundle.
+        sizes: Sizes of symbolic dimensions, by name.
 
     Returns:
         The median of several rounds. None if the model does not run on random inputs.
@@ -246,7 +279,7 @@ def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None
 
 
 def _share_of(parts: Mapping[str, ir.Model], sizes: Mapping[str, int]) -> float:
-    """Return the share of the work of both parts that is in runtime_fold."""
+    """Return the share of runtime_fold in the work of both parts, from 0 to 1."""
     if FOLD_FILE not in parts:
         return 0.0
     from onnxfold.runtime.splitting.dependence import work_of_graph

@@ -1,6 +1,7 @@
-"""Load the kernels of a split model, check their inputs, and compare them with onnxruntime.
+"""Load the kernels of a split model, check the inputs of kernels, and time them with onnxruntime.
 
-A process that only calls kernels does not import onnx-ir.
+Importing onnx-ir takes time. This module therefore uses onnx-ir only to read weights of kernels and
+default values of inputs from runtime_fold.
 """
 
 from __future__ import annotations
@@ -49,31 +50,35 @@ logger = logging.getLogger("onnxfold")
 _EVICTION_BYTES = 1 << 26
 # Timing ends after this number of seconds without a clearly shorter time.
 _SECONDS_WITHOUT_GAIN = 0.3
-# Ratio of a time to the minimum of the earlier times below which it is clearly shorter.
+# A time is clearly shorter if its ratio to the minimum of the earlier times is below this number.
 _CLEARLY_SHORTER = 0.97
 # Maximum number of seconds of timing.
 _MAX_SECONDS = 3.0
-# Maximum number of bytes of a small call or result. Small calls are not compared with the limits of
-# memory, because reading the limits takes longer than the call.
+# Maximum number of bytes of all values of a small call, and of small results. Small calls are not
+# compared with the limits of memory, because reading the limits takes longer than the call.
 _SMALL_BYTES = 1 << 20
 
 
 class Loaded(NamedTuple):
-    """A kernel, and the function that calls it."""
+    """A kernel, and the function that checks the inputs and calls the kernel."""
 
     kernel: Kernel
     run: Run
 
 
 Kernels = dict[tuple[str, ...], Loaded | str]
-"""The loaded kernel of each tuple of outputs, or the reason why it was not loaded."""
+"""The loaded kernel of each component, or the reason why onnxruntime replaces it.
+
+The keys are the outputs of the components.
+"""
 
 
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
-    """Load the kernels of a backend, or those of all backends for "auto".
+    """Load the kernels of a backend, of all backends for "auto", or none for "onnxruntime".
 
-    A component gets its kernel for the highest CPU level that this CPU has. A warning lists the
-    kernels that cannot run on this machine.
+    Each component gets its kernel for the highest CPU level that this CPU has. If this kernel
+    cannot be loaded, the component gets its kernel for the next level. With "auto", a warning lists
+    the components whose kernels cannot be used.
     """
     loaded: Kernels = {}
     unused: dict[str, list[str]] = {}
@@ -102,7 +107,10 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
 def _load_first(
     bundle: Bundle, kernels: Sequence[Kernel], fold: Callable[[], ir.Model]
 ) -> Loaded | str:
-    """Return the first kernel that can be loaded, or the reasons why none can be loaded."""
+    """Return the first kernel that can be loaded, or the reasons why none can be loaded.
+
+    If there are several kernels, a warning reports each kernel that cannot be loaded.
+    """
     reasons: list[str] = []
     for kernel in kernels:
         try:
@@ -146,8 +154,8 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
         arrays: The weights of the kernel, followed by its inputs for each call.
 
     Returns:
-        The result of `_times` for each timed call. The outputs of each call: those of the kernel,
-        followed by those of onnxruntime.
+        The times of each timed call, see `_times`, and the outputs of each call. The outputs of the
+        kernel precede those of onnxruntime.
     """
     description, folder, model, count, timed = request
     kernel = Kernel.from_dict(description)
@@ -174,17 +182,18 @@ def _times(
 ) -> list[float]:
     """Return the wall times of the kernel and of onnxruntime, then their CPU times, in seconds.
 
-    Each time is a minimum of several runs. The runs of the kernel and of onnxruntime alternate, so
-    other processes disturb both. Each of the two runs twice in a row, because the threads of the
-    other one may still be busy-waiting during the first run.
+    The times of the kernel are minima of several runs. The runs of the kernel and of onnxruntime
+    alternate, so other processes disturb both. Each of the two runs twice in a row, because the
+    threads of the other one may still be busy-waiting during the first run.
 
-    The operands are read from main memory, because other components and entry run between two
-    folds. With operands in the caches, the intermediate results of onnxruntime would cost too
-    little.
+    In a session, other components and entry run between two folds of a component. The operands are
+    therefore evicted from the CPU's caches before each run. With operands in the caches,
+    intermediate results of onnxruntime would cost too little.
 
-    In a session, onnxruntime often allocates new memory for large results, but not always. Kernels
-    do not. So the time of onnxruntime is the geometric mean of two minima: of runs that reuse freed
-    memory, and of runs that allocate new memory.
+    In a session, onnxruntime often allocates new memory for large results, but not always. IREE's
+    kernels reuse memory. The times of onnxruntime are therefore geometric means of two minima. One
+    is the minimum of runs that reuse freed memory. For large results, the other is the minimum of
+    runs that allocate new memory.
 
     CPU times include all threads.
     """
@@ -228,7 +237,10 @@ def _times(
 
 
 def static_bytes_of_call(kernel: Kernel) -> int | None:
-    """Return the bytes of all values of a call; None if they depend on symbolic dimensions."""
+    """Return the bytes of all values of a call, at least 1.
+
+    The result is None if the bytes depend on symbolic dimensions.
+    """
     terms: list[list[int]] = []
     for term in kernel.memory:
         numbers = [n for n in term if isinstance(n, int)]
@@ -241,7 +253,12 @@ def static_bytes_of_call(kernel: Kernel) -> int | None:
 def bytes_of_call(kernel: Kernel, values: Values) -> int:
     """Return the bytes of all values of a call, at least 1.
 
-    A symbolic dimension counts as 1 if all inputs that contain it are missing.
+    A symbolic dimension counts as 1 if all inputs that contain the dimension are missing or are not
+    tensors.
+
+    Args:
+        kernel: The kernel.
+        values: The inputs by name, as ``onnxruntime.OrtValue``.
     """
     sizes: dict[str, int] = {}
     for info in kernel.takes:
@@ -257,8 +274,8 @@ def bytes_of_call(kernel: Kernel, values: Values) -> int:
 def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
     """Check that a kernel was compiled for the dtypes and sizes of its inputs.
 
-    The code of the kernel does not check its inputs or the results of its allocations. It may
-    divide by a size.
+    The code of the kernel checks neither its inputs nor whether its memory allocations succeed. The
+    code may also divide by a size, so no size may be 0.
 
     Args:
         kernel: The kernel.

@@ -1,4 +1,4 @@
-"""Properties of values: recorded when a rule is created, evaluated for each match."""
+"""Properties of values that a rule records when it is created, and evaluates for each match."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AXES = "the axes of the node of {}"
 _MAX_NODES_TO_CONSTANT = 4
 """Maximum number of nodes on the path from a value to a constant that excludes -0.0."""
 _MAX_RANK = 64
-"""An upper bound for the rank of a tensor."""
+"""The assumed upper bound for a rank that is unknown."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -32,7 +32,7 @@ _P = ParamSpec("_P")
 
 
 class _Property(Generic[_T, _R]):
-    """A descriptor: the property of a matched value, or the term for the property of a symbol."""
+    """A descriptor that returns the property of a matched value, or the term for it of a symbol."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ def recorded_method(
 class Value(Recorded):
     """A value of a model, and the node that produces it.
 
-    In a rule, a value is a symbol whose properties are recorded. If a property is unknown, the rule
-    does not match.
+    In a rule, a value is a symbol whose properties are recorded. A condition that depends on an
+    unknown property does not hold.
     """
 
     __slots__ = ()
 
     @recorded_property
     def dtype(self: Matched) -> ir.DataType:
-        """The dtype, which is equal to its number in ONNX."""
+        """The dtype. An ``ir.DataType`` is equal to the number of the dtype in ONNX."""
         return _known(self.facts.types.of(self.value).dtype, "the dtype of {}", self)
 
     @recorded_property
@@ -96,9 +96,10 @@ class Value(Recorded):
 
     @recorded_property
     def shape(self: Matched) -> Shape:
-        """The shape: a tuple of int, with a symbol for each unknown size.
+        """The shape: a tuple of integers, with an expression for each size that is unknown.
 
-        A symbol is equal to itself only. A condition that adds or orders symbols is unknown.
+        Sizes that are certainly equal have the same expression. A condition is unknown if it
+        calculates with expressions, orders them, or depends on the equality of different ones.
         """
         return _known(self.facts.types.of(self.value).shape, "the shape of {}", self)
 
@@ -110,7 +111,7 @@ class Value(Recorded):
 
     @recorded_property
     def size(self: Matched) -> int:
-        """The number of elements."""
+        """The number of elements; unknown unless every size is a number."""
         return math.prod(self.sizes)
 
     @recorded_property
@@ -147,8 +148,8 @@ class Value(Recorded):
     def same_shape(self: Matched, other: Any) -> bool:
         """Return whether both values have the same shape in every run.
 
-        The result is unknown if it depends on a symbolic size, and the rule then does not match.
-        By contrast, ``x.shape == y.shape`` is False unless the sizes are certainly equal.
+        The result is unknown if it depends on a symbolic size. By contrast, in a `computed`
+        function, ``x.shape == y.shape`` is False unless the sizes are certainly equal.
         """
         return self.value is other.value or _are_same(self.shape, other.shape)
 
@@ -179,9 +180,9 @@ class Value(Recorded):
 
     @recorded_method
     def sizes_for_reshape(self: Matched, before: Shape) -> tuple[int, ...]:
-        """Return the operand of a Reshape from another shape to the shape of this value.
+        """Return the second operand of a Reshape from ``before`` to the shape of this value.
 
-        The operand is unknown if no constant operand gives this shape in every run.
+        The result is unknown if no constant operand gives this shape in every run.
         """
         sizes = []
         for k, size in enumerate(self.shape):
@@ -193,7 +194,7 @@ class Value(Recorded):
                 raise NotKnown("no operand of a Reshape gives the shape of {}", self)
             else:
                 sizes.append(-1)
-        # a Reshape infers one size, unless another size is 0 when the model runs
+        # a Reshape infers at most one size, and none if a copied size is 0 when the model runs
         is_ambiguous = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
         if is_ambiguous:
             raise NotKnown("no operand of a Reshape gives the shape of {}", self)
@@ -201,22 +202,24 @@ class Value(Recorded):
 
     @recorded_method
     def is_per_channel(self: Matched, other: Any, axis: int) -> bool:
-        """Return whether the value has one number, or one for each channel of another value.
+        """Return whether the value has one number, or one number for each channel of another value.
+
+        The result is unknown if a size of this value is symbolic.
 
         Args:
-            other: The other operand of an op. The value is broadcast to its shape.
+            other: The other operand of an op. The value is broadcast to the shape of ``other``.
             axis: The axis of the channels, counted from the front.
         """
         if self.rank > other.rank:
             return False
         sizes = (1,) * (other.rank - self.rank) + self.sizes
-        # a single channel must not be broadcast to several
+        # a single channel of the other value must not be broadcast to several
         is_vector = all(size == 1 for k, size in enumerate(sizes) if k != axis)
         return is_vector and sizes[axis] in (1, other.shape[axis])
 
     @recorded_property
     def last_two_swapped(self: Matched) -> tuple[int, ...]:
-        """The permutation that swaps the last two of at least two axes."""
+        """The permutation that swaps the last two axes; unknown if there are fewer axes."""
         rank = self.rank
         if rank < 2:
             raise NotKnown("{} has fewer than two axes", self)
@@ -224,7 +227,10 @@ class Value(Recorded):
 
     @recorded_method
     def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
-        """Return whether a permutation of the axes moves only axes of size 1."""
+        """Return whether a permutation of the axes moves only axes of size 1.
+
+        The result is unknown if ``permutation`` is not a permutation of the axes.
+        """
         axes = tuple(permutation)
         shape = self.shape
         if sorted(axes) != list(range(len(shape))):
@@ -241,8 +247,9 @@ class Value(Recorded):
     def freed_bytes(self: Matched) -> int:
         """Bytes of the stored constants that are removed with the consumer of the value.
 
-        The number is 0 if the value has several consumers. It is unknown if constant propagation
-        does not fold the value, such as a dequantized weight.
+        The number is 0 if the value has several uses or is a graph output. It is unknown if the
+        value is not constant, or if constant propagation does not fold the value, such as a
+        dequantized weight.
         """
         tensor = self.facts.constness.tensor(self.value)
         if tensor is None and (self.node.domain or Trait.QUANTIZES in self.definition.traits):
@@ -265,7 +272,7 @@ class Value(Recorded):
 
     @recorded_property
     def array(self: Matched) -> np.ndarray[Any, Any]:
-        """The elements of a small constant, read-only."""
+        """The elements of a small constant, read-only; unknown for any other value."""
         return _known(self.facts.constness.array(self.value), _ELEMENTS, self)
 
     @recorded_property
@@ -280,12 +287,12 @@ class Value(Recorded):
 
     @recorded_property
     def is_finite(self: Matched) -> bool:
-        """Whether no element of a constant is infinite or a NaN."""
+        """Whether no element of a constant is infinite or a NaN; False for an empty constant."""
         return _known(self.facts.constness.is_finite(self.value), _ELEMENTS, self)
 
     @recorded_property
     def is_positive_zeros(self: Matched) -> bool:
-        """Whether all elements are 0.0 in every run, for any shape."""
+        """Whether all elements are certainly 0.0 (or the integer 0) in every run, for any shape."""
         pending = [self]
         seen: set[Matched] = set()
         while pending:
@@ -309,14 +316,17 @@ class Value(Recorded):
     def has_no_negative_zero(self: Matched) -> bool:
         """Whether certainly no element is -0.0.
 
-        This holds for a constant without -0.0, and for the result of moving or adding such a
-        constant.
+        This is true for a small constant without -0.0, and for the result of moving or adding such
+        a constant, directly or through a few nodes.
         """
         return self._has_no_negative_zero(_MAX_NODES_TO_CONSTANT)
 
     @recorded_property
     def ints(self: Matched) -> tuple[int, ...]:
-        """The elements of a small constant of integers, such as axes, sizes and bounds."""
+        """The elements of a small constant of integers, such as axes, sizes and bounds.
+
+        They are unknown for other values.
+        """
         array = self.array
         if array.dtype.kind not in "iu":
             raise NotKnown("the elements of {} are not integers", self)
@@ -324,13 +334,13 @@ class Value(Recorded):
 
     @recorded_property
     def sizes_in(self: Matched) -> Shape:
-        """The elements of a short vector of integers, with symbols for unknown elements."""
+        """The elements of a small integer or boolean tensor, with expressions for unknown ones."""
         elements = self.facts.types.of(self.value).objects
         return tuple(_known(elements, "the integers in {}", self).ravel())
 
     @recorded_property
     def number(self: Matched) -> Any:
-        """The element of a constant with one element, as a NumPy scalar of its dtype."""
+        """The number in a constant with one element, as a NumPy scalar; unknown for others."""
         array = self.array
         if array.size != 1 or not (self.is_integer or self.is_float):
             raise NotKnown("{} is not one number", self)
@@ -353,7 +363,11 @@ class Value(Recorded):
 
     @recorded_method
     def is_only_read_by(self: Matched, op_type: str) -> bool:
-        """Return whether all consumers have this op type, and only constants as further inputs."""
+        """Return whether all consumers have this op type and no other variable inputs.
+
+        Each consumer must read the value as its first input. The other inputs must be omitted or
+        compile-time constants. The result is False for a graph output.
+        """
         return not self.is_graph_output and all(
             user.op_type == op_type
             and user.inputs[0] == self
@@ -379,14 +393,15 @@ class Value(Recorded):
 
     @recorded_method
     def attribute(self: Matched, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node, or its default: an int, float, str or tuple of them.
+        """Return the value or default of an attribute: an int, a float, a str, or a tuple of these.
 
-        A float is its shortest decimal: 0.1 instead of the nearest float32 number. Tensors, graphs
-        and attributes of functions are unknown.
+        A float is the shortest decimal number: 0.1 instead of the nearest float32 number. The
+        elements of a tuple are unchanged. Tensors, graphs and references to attributes of functions
+        are unknown.
 
         Args:
             name: The name of the attribute.
-            default: The value if neither the node nor the schema has the attribute.
+            default: The result if the node does not have the attribute and ONNX has no default.
         """
         value = plain_number(self.facts.attribute(self.node, name))
         if value is None and name in self.node.attributes:
@@ -402,7 +417,7 @@ class Value(Recorded):
 
     @recorded_property
     def is_position_dependent(self: Matched) -> bool:
-        """Whether the result for an element depends on its position, on one of the supported CPUs.
+        """Whether results depend on the position of an element on a supported CPU.
 
         onnxruntime's SIMD code compares the lower halves of int64 as signed numbers. Vector code
         and scalar code convert a float out of the range of an integer differently.
@@ -411,19 +426,21 @@ class Value(Recorded):
 
     @recorded_property
     def is_rounded_by_position(self: Matched) -> bool:
-        """Whether last bits or signs of zeros depend on the position, on one of the supported CPUs.
+        """Whether last bits or signs of zeros depend on the position on a supported CPU.
 
         Scalar code computes the last elements if they do not fill a vector register. For functions
-        of float64, scalar code uses another algorithm. On arm64, vector code computes Reciprocal
-        from an estimate, and max(-0.0, 0.0) is 0.0 in vector code and -0.0 in scalar code.
+        of float64, scalar code uses another algorithm than vector code. On arm64, vector code
+        computes Reciprocal from an estimate, and max(-0.0, 0.0) is 0.0 in vector code and -0.0 in
+        scalar code.
         """
         return self.definition.rounds_by_position(NodeOfValue(self))
 
     @recorded_property
     def written_axes(self: Matched) -> tuple[int, ...]:
-        """The axes of the node as written, in its attribute or input ``axes`` or ``axis``.
+        """The axes as written in the attribute or input ``axes`` or ``axis`` of the node.
 
-        Omitted axes are unknown, because their meaning depends on the op and its version.
+        An omitted attribute has its default. Other omitted axes and empty axes are unknown, because
+        their meaning depends on the op and its version.
         """
         for name in ("axes", "axis"):
             written = self.attribute(name)
@@ -439,10 +456,10 @@ class Value(Recorded):
 
     @recorded_property
     def axes(self: Matched) -> tuple[int, ...]:
-        """The axes of the node at any opset, counted from the front, in ascending order.
+        """The axes of the node, counted from the front, in ascending order.
 
-        The axes of Unsqueeze are axes of its result. Those of other ops are axes of the first
-        operand.
+        They are unknown if `written_axes` are unknown, or if axes are repeated or do not exist. The
+        axes of Unsqueeze are axes of its result. Those of other ops are axes of the first operand.
         """
         node = self.node
         tensor = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
@@ -502,13 +519,13 @@ class Matched(Value):
 
     @property
     def users(self) -> list[Matched]:
-        """The nodes that read the value, each as its first output."""
+        """The nodes that read the value. Each node is represented by its first output."""
         nodes = dict.fromkeys(use.node for use in uses(self.value))
         return [Matched(node.outputs[0], self.facts) for node in nodes]
 
     @property
     def node(self) -> ir.Node:
-        """The node that produces the value."""
+        """The node that produces the value. If there is none, this raises NotKnown."""
         return _known(self.value.producer(), "the node of {}", self)
 
     @property
@@ -544,7 +561,10 @@ class NodeOfValue:
 
     @property
     def limits(self) -> list[float | None]:
-        """The bounds of a Clip; None for a bound that is not a constant."""
+        """The bounds of a Clip; None for a bound that is not a small constant.
+
+        Omitted bounds are not in the list.
+        """
         declared = [self.attribute(name) for name in ("min", "max")]
         limits: list[float | None] = [float(limit) for limit in declared if limit is not None]
         for limit in self._value.inputs[1:]:
@@ -554,7 +574,7 @@ class NodeOfValue:
         return limits
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """Return an attribute of the node, or its default."""
+        """Return an attribute of the node, or its default, see `Value.attribute`."""
         return self._value.attribute(name, default)
 
 

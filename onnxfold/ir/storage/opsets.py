@@ -18,7 +18,7 @@ ONNX_DOMAINS = ("", "ai.onnx")
 
 @functools.cache
 def assumed_opset() -> int:
-    """Return the version of ONNX's opset that onnxruntime assumes if only others are imported.
+    """Return the version that onnxruntime assumes for ONNX's opset if a model does not import it.
 
     This is the newest version that onnxruntime supports. onnxruntime has no function that returns
     this version, but writes it into models that onnxruntime saves.

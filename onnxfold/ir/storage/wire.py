@@ -1,8 +1,8 @@
 """Replacement of tensor bytes in a serialized ONNX model without parsing the other fields.
 
 A protobuf message is a list of fields with a tag and a value. A length-delimited field begins with
-its length, so a field that is too short for the searched bytes is skipped. Only the messages that
-contain a tensor's ``raw_data`` are parsed. All other fields are copied unchanged.
+its length, so a field that is shorter than the searched bytes is skipped. Only the messages that
+may contain a tensor's ``raw_data`` are parsed. All other fields are copied unchanged.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 Buffer: TypeAlias = "mmap.mmap | bytes | memoryview"
 
-# The fields that may contain a tensor: for each message, its field numbers with their messages.
+# The fields in which `rewrite` searches for ``raw_data``. The index is the type of a message. Each
+# dictionary maps the number of a field to the type of the message in the field.
 _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _FUNCTION, _TENSOR, _RAW = range(7)
 _CHILDREN: tuple[dict[int, int], ...] = (
     {7: _GRAPH, 25: _FUNCTION},
@@ -35,7 +36,7 @@ _MAX_DEPTH = 100
 
 
 class WireError(Exception):
-    """Raised for an invalid protobuf message. The text contains the position and the reason."""
+    """Raised for an invalid protobuf message. The text is the reason, usually with a position."""
 
 
 @dataclass
@@ -47,18 +48,19 @@ class Hole:
     offset: int = 0
 
 
-# A piece of the rewritten message: a range of the input, new bytes, or a hole.
+# A piece of the rewritten message: the start and end of a range of the input, new bytes, or a hole.
 Piece: TypeAlias = "tuple[int, int] | bytes | Hole"
 
 
-# Maps offset and length (bytes) of a ``raw_data`` to its new content; None leaves it unchanged.
+# Called with the offset and length of a ``raw_data`` in bytes. Returns the new content,
+# or None to keep the old one.
 Replace: TypeAlias = Callable[[int, int], "bytes | Hole | None"]
 
 
 class Placeholders:
-    """Placeholders for tensor bytes, with their objects.
+    """Placeholders that replace the bytes of tensors, and the objects that they represent.
 
-    The token is random, so that no file contains it by accident.
+    Each placeholder begins with a random token, so that no file contains it by accident.
     """
 
     def __init__(self) -> None:
@@ -88,7 +90,11 @@ def encode_varint(value: int) -> bytes:
 
 
 def _varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
-    """Return the varint at ``pos`` and the position after it."""
+    """Return the varint at ``pos``, modulo 2**64, and the position after it.
+
+    Raises:
+        WireError: The varint exceeds ``end`` or 10 bytes.
+    """
     value = 0
     shift = 0
     start = pos
@@ -123,10 +129,14 @@ def rewrite(
         threshold: Minimum length in bytes of a ``raw_data`` for which ``replace`` is called.
         replace: Returns the new content, or None to keep the old one.
         marks: Sorted positions. Only messages that contain one of them are parsed; None parses all.
-        on_progress: Called repeatedly with a position. Bytes before it are not read again.
+        on_progress: Called repeatedly with a position. Bytes before this position are not read
+            again.
 
     Returns:
         The pieces of the new message in order, and its length in bytes.
+
+    Raises:
+        WireError: The message is invalid.
     """
     size = len(buf)
 
@@ -216,7 +226,11 @@ def rewrite(
 def join(
     buf: Buffer, pieces: Sequence[Piece], *, on_progress: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return the message of ``pieces``, the result of `rewrite` without holes."""
+    """Return the message that consists of ``pieces``, a result of `rewrite` without holes.
+
+    ``on_progress`` is called with a position of ``buf``. Bytes before this position are not read
+    again.
+    """
     parts: list[Buffer] = []
     for piece in pieces:
         if isinstance(piece, tuple):

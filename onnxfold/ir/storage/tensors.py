@@ -1,4 +1,4 @@
-"""Mapped files, and tensors that view files or memory."""
+"""Mapped files, tensors that view files or memory, and queries of tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _BITS |= {_STRING: 128, _UNDEFINED: 0}  # an estimate for strings
 
 
 class _MappedFiles:
-    """The files mapped by this process. A file that is opened by path is mapped once."""
+    """The files mapped by this process, as long as their mappings are in use.
+
+    ``by_key`` contains the files opened by path, so that each of them is mapped once.
+    """
 
     def __init__(self) -> None:
         self.lock = forks.Lock()
@@ -47,10 +50,12 @@ class MappedFile:
 
     The descriptor may be closed after the mapping is created. The mapping keeps its content if
     another file is renamed over the path, or if the path is removed. If another program truncates
-    the file, the process crashes. A part starts at ``offset``, which is a multiple of
-    ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
+    the file, the process crashes when it reads the removed pages. A part starts at ``offset``,
+    which is a multiple of ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
 
     Attributes:
+        path: The absolute path of the file.
+        size: The length of the mapping in bytes.
         content: The bytes as a read-only 1-D array. A view keeps the mapping alive.
         key: (device, inode, modification time in ns, size in bytes) of the file.
     """
@@ -72,7 +77,11 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
-        """Map the regular file at ``path``, or return its existing mapping."""
+        """Map the regular file at ``path``, or return its existing mapping.
+
+        Raises:
+            OSError: The file cannot be opened, or is not a regular file.
+        """
         path = os.fspath(path)
         fd = open_to_read(path)
         try:
@@ -95,7 +104,8 @@ class MappedFile:
     def release(self, offset: int = 0, length: int | None = None) -> None:
         """Release the memory of the pages that are completely inside a range of bytes.
 
-        The content remains readable: a released page is read again on access.
+        By default, the range is the complete mapping. The content remains readable: a released page
+        is read again on access.
         """
         start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = self.size if length is None else min(offset + length, self.size)
@@ -106,7 +116,10 @@ class MappedFile:
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int | None]:
-        """Open the file again; yield None if its path now refers to another file."""
+        """Open the file again, and yield its descriptor.
+
+        Yield None if the path cannot be opened, or no longer refers to the unchanged file.
+        """
         try:
             fd = open_to_read(self.path)
         except OSError:
@@ -120,8 +133,8 @@ class MappedFile:
     def identity(self) -> str | None:
         """Return a key that differs for every content of a file.
 
-        The key is None if the file is no longer at its path. It is also None after a recent change,
-        because another change could have the same timestamps.
+        The result is None if the file is no longer at its path, or was changed there. It is also
+        None after a recent change, because another change could have the same timestamps.
         """
         with self.descriptor() as fd:
             change_time = None if fd is None else os.fstat(fd).st_ctime_ns
@@ -132,7 +145,7 @@ class MappedFile:
     def check(self) -> None:
         """Check that no other program changed or replaced the file since it was mapped.
 
-        The file may have been removed, or replaced by this process.
+        A file that was removed, or replaced by this process, passes the check.
 
         Raises:
             ModelError: The file was changed.
@@ -150,7 +163,7 @@ class MappedFile:
 
 
 class Span(NamedTuple):
-    """The position of the stored bytes of a tensor, little-endian and packed, in a file."""
+    """The position of a tensor's stored bytes in a file. They are little-endian and packed."""
 
     file: MappedFile
     offset: int
@@ -167,7 +180,8 @@ def replace_file(new: str, path: str, target: str) -> None:
     Args:
         new: The path of the new file.
         path: The path of the file to replace.
-        target: The path of the model with this file. The caller holds its lock.
+        target: The path of the model, which is ``path`` or refers to it. The caller holds the lock
+            of the target.
     """
     file = _replaced_file(path)
     _remove_at_end(files.replace_file(new, path, target), file)
@@ -178,14 +192,19 @@ def remove_file(path: str, target: str) -> None:
 
     Args:
         path: The path of the file.
-        target: The path of the model that had this file. The caller holds its lock.
+        target: The path of the model to which the file belonged. The caller holds the lock of the
+            target.
     """
     file = _replaced_file(path)
     _remove_at_end(files.remove_file(target, path), file)
 
 
 def _replaced_file(path: str) -> MappedFile | None:
-    """Record that this process replaces or removes ``path``, and return its mapping, if any."""
+    """Record that this process replaces or removes the file at ``path``.
+
+    Returns:
+        The mapping of the file that `MappedFile.open` created; None if it does not exist.
+    """
     with contextlib.suppress(OSError):
         file = THIS_PROCESS.shared(_MappedFiles).by_key.get(_key(os.stat(path)))
         if file is not None:
@@ -195,7 +214,10 @@ def _replaced_file(path: str) -> MappedFile | None:
 
 
 def _remove_at_end(aside: str | None, file: MappedFile | None) -> None:
-    """Remove the old file when its mapping ends, because Windows does not remove mapped files."""
+    """Remove the old file when its mapping ends, because Windows does not remove mapped files.
+
+    ``aside`` is the new path of the old file; None if the old file was already removed.
+    """
     if aside is not None and file is not None and file._map is not None:
         THIS_PROCESS.close_with(file._map, functools.partial(files.remove, aside))
 
@@ -205,15 +227,15 @@ def _key(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """Return the shape of a tensor, without the check of ``shape.numpy()`` for static sizes."""
+    """Return the static sizes of a tensor, which ``shape.numpy()`` would also check."""
     return tensor.shape.dims  # type: ignore[return-value]
 
 
 def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     """Return the number of bytes that the elements of a tensor take in a file.
 
-    Sub-byte types are packed, and the number is rounded up. The number is an estimate for strings.
-    It is 0 for tensors without a type, which empty attributes have.
+    Sub-byte types are packed, and the number is rounded up. The number is an estimate for strings,
+    and 0 for tensors of an undefined type, as in empty attributes.
     """
     count: int = math.prod(shape)
     return -(-count * _BITS[dtype] // 8)
@@ -229,9 +251,10 @@ class StoredTensor:
         raise NotImplementedError
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the elements, read-only: a view for dtypes of at least 8 bits.
+        """Return the elements as a read-only array.
 
-        The view may be unaligned, which NumPy supports. Sub-byte dtypes are unpacked in every call.
+        For dtypes of at least 8 bits, the array is a view. The view may be unaligned, which NumPy
+        supports. Sub-byte dtypes are unpacked into a new array in every call.
         """
         dtype: ir.DataType = self.dtype  # type: ignore[attr-defined]
         if dtype.bitwidth >= 8:
@@ -263,10 +286,11 @@ class StoredTensor:
 
 
 class ViewTensor(StoredTensor, TensorBase):
-    """A tensor that views bytes in memory or in the .onnx file.
+    """A tensor that views bytes in memory or in a mapped file, such as the .onnx file.
 
     Attributes:
-        span: The position of the bytes in a file; None if they are in memory.
+        raw: The stored bytes.
+        span: The position of the bytes in a file; None if the bytes are in memory.
     """
 
     __slots__ = ("dtype", "raw", "shape", "span")
@@ -278,7 +302,10 @@ class ViewTensor(StoredTensor, TensorBase):
         shape: ir.Shape,
         **properties: Any,
     ) -> None:
-        """Create a view of stored bytes (1-D, little-endian, packed) or of a span of a file."""
+        """Create a view of stored bytes (1-D, little-endian, packed) or of a span of a file.
+
+        ``properties`` are the name, the doc string and the metadata. The shape is frozen.
+        """
         super().__init__(**properties)
         self.span = data if isinstance(data, Span) else None
         self.raw = data.array() if isinstance(data, Span) else data
@@ -322,21 +349,29 @@ class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
         self.span = span
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """Return a read-only 1-D view of the stored bytes."""
+        """Return a read-only 1-D view of the stored bytes, little-endian and packed.
+
+        Raises:
+            ValueError: onnx-ir overwrote the data file.
+        """
         if not self.valid():
             raise ValueError(f"the data file of {self.name!r} was overwritten")
         return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
 
     def release(self) -> None:
-        """Release the memory of its pages. The tensor remains usable."""
+        """Release the memory of the pages with the stored bytes. The tensor remains usable."""
         if self.span is not None:
             self.span.file.release(self.span.offset, self.span.length)
 
 
 def span_of(tensor: ir.TensorProtocol) -> Span | None:
-    """Return the position of the stored bytes of ``tensor`` in a file; None if it has none.
+    """Return the position of the stored bytes of ``tensor`` in a file.
 
-    The file of an ``ir.ExternalTensor`` of another library is opened by its path; see `located`.
+    The result is None if the bytes are not in a file, or if the tensor has no elements. The file of
+    a plain ``ir.ExternalTensor`` is opened by its path.
+
+    Raises:
+        ExternalDataError: The file of a plain ``ir.ExternalTensor`` is missing or too short.
     """
     span = getattr(tensor, "span", None)  # classes of other libraries may have this attribute
     if isinstance(span, Span):
@@ -350,12 +385,12 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
 def located(
     tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], error_path: str, name: str
 ) -> Span | None:
-    """Return the position of the data of a tensor; None if it has no elements.
+    """Return the position of the data of a tensor; None if the tensor has no elements.
 
     Args:
         tensor: The tensor.
-        open_file: Maps the file at a location.
-        error_path: The path of the file that errors name.
+        open_file: Maps the file at the location of the tensor, or raises ``OSError``.
+        error_path: The path of the file in errors.
         name: The name of the tensor in errors.
 
     Raises:
@@ -379,19 +414,19 @@ def located(
 
 
 def is_streamed(tensor: object) -> bool:
-    """Return whether the bytes of a tensor are computed in tiles.
+    """Return whether the bytes of a tensor can be computed in tiles.
 
     Such a tensor has two more methods. ``tiles(nbytes)`` yields independent tiles of about
     ``nbytes`` bytes that cover the tensor exactly once. One thread at a time iterates over them.
-    ``release()`` is called once for each file, after writing or a failure. ``numpy()`` and
-    ``tobytes()`` are called only for tensors below a few KiB, or below 64 KiB if the attribute
-    ``is_known`` is true.
+    ``release()`` is called once for each file, after the tensor was written or an error occurred.
+    ``numpy()`` and ``tobytes()`` are called only for tensors below a few KiB, or below 64 KiB if
+    the attribute ``is_known`` is true.
     """
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
 def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of an initializer or of a ``Constant`` node; None for any other value.
+    """Return the tensor of an initializer or a ``Constant`` node's result; None for other values.
 
     The result is None for an initializer that is also an input of its graph, because callers may
     override its default value. It is also None if a ``Constant`` node refers to an attribute of its
@@ -411,12 +446,18 @@ def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def stored_or_default(value: ir.Value) -> ir.TensorProtocol | None:
-    """Return the tensor of a value (see `stored_tensor`), or the default value of an input."""
+    """Return the tensor of a value or the default value of an input; see `stored_tensor`.
+
+    The result is None for any other value.
+    """
     return stored_tensor(value) if value.producer() is not None else value.const_value
 
 
 def initializers_of(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of a graph with their tensors, including default values of inputs."""
+    """Yield the initializers of a graph with their tensors, including default values of inputs.
+
+    Initializers without a tensor are skipped.
+    """
     for value in graph.initializers.data.values():
         tensor = value.const_value
         if tensor is not None:
@@ -424,7 +465,7 @@ def initializers_of(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtoc
 
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
-    """Return the tensors of all initializers and attributes of the model."""
+    """Return the tensors of a model, each once; see `tensors_in`."""
     return tensors_in(root_graphs(model), model.functions.values())
 
 
@@ -433,7 +474,8 @@ def tensors_in(
 ) -> list[ir.TensorProtocol]:
     """Return the tensors in graphs, their subgraphs and the attributes of functions, each once.
 
-    Attributes of functions contain tensors in their default values.
+    These are the tensors of initializers and of the attributes of nodes. Attributes of functions
+    contain tensors in their default values.
     """
     tensors: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]

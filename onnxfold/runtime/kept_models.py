@@ -1,13 +1,15 @@
 """Cache optimized models in the user's cache folder.
 
-The cache folder contains entries and links. An entry is a folder with an optimized model. Its name
-is a hash of the content of the source, the options and the versions. A link is a file that contains
-the name of the entry of a source.
+The cache folder contains entries and links. An entry is a folder with an optimized model, or with a
+bundle of `onnxfold.runtime.kept_bundles`. The name of an entry with a model is a hash of the
+content of the source, the options and the versions. A link is a file that contains the name of the
+entry of a source.
 
 A link describes the files of the source, and a record in an entry describes the files of the entry.
 A description contains the status of each file (device, inode, size, times) and a hash of the
-content. The content is read again only if a status differs. A later start therefore reads a link
-and a record, compares the statuses of a few files, and opens the cached model.
+content. The content is read again only if a status differs, or if a source file was changed within
+seconds before its description. A later start therefore reads a link and a record, compares the
+statuses of a few files, and opens the cached model.
 """
 
 from __future__ import annotations
@@ -51,20 +53,24 @@ LIMIT = "ONNXFOLD_SESSION_CACHE_BYTES"
 
 DEFAULT_LIMIT = 4 << 30
 """Default maximum size of the cache in bytes."""
+
 FORMAT = 3
 """Version of the format of entries and links."""
 
 RECORD = "record.json"
-"""The file of an entry that describes its other files."""
+"""The file of an entry that describes the other files of the entry."""
+
 _MODEL = "model.onnx"
 _WEIGHTS = "weights"
 
 _NAMES = "names.json"
-"""The file with the names of values of the source for which session options may provide
-initializers."""
+"""The file with the names of the source's values.
+
+Session options may provide initializers for these values.
+"""
 
 _INPUTS = "inputs.json"
-"""The file with the inputs that are worth holding constant, and with their shares of the work."""
+"""The file with the sets of inputs that are worth holding constant, and the share of each set."""
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
@@ -87,9 +93,9 @@ FOREIGN = (
     "ep.enable_weightless_mode",
     "ep.enable_weightless_ep_context_nodes",
 )
-"""Entries of session options that read or write other files or refer to the original nodes.
+"""Entries of session options that read or write other files, or depend on the original nodes.
 
-If one of these entries is set, the session opens the original model.
+If one of these entries has a value, the session opens the original model.
 """
 
 Provider = str | tuple[str, dict[Any, Any]]
@@ -98,7 +104,15 @@ Provider = str | tuple[str, dict[Any, Any]]
 def is_unsupported(
     source: Any, options: ort.SessionOptions | None, keywords: Collection[str]
 ) -> bool:
-    """Return whether a session with these arguments must open the original model."""
+    """Return whether a session with these arguments must open the original model.
+
+    The environment variables `LIMIT` and ``ORT_LOAD_CONFIG_FROM_MODEL`` can also require this.
+
+    Args:
+        source: The path or the bytes of a model. For any other object, the result is True.
+        options: The session options of onnxruntime.
+        keywords: The names of further arguments of ``onnxruntime.InferenceSession``.
+    """
     if not isinstance(source, (str, bytes, os.PathLike)) or set(keywords) - {"enable_fallback"}:
         return True
     if bytes_allowed(LIMIT, DEFAULT_LIMIT) == 0 or os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL"):
@@ -113,7 +127,10 @@ def is_unsupported(
 
 
 def replaces_values(options: ort.SessionOptions | None, kept: KeptModel) -> bool:
-    """Return whether options provide an initializer for a value of the source of a cached model."""
+    """Return whether session options provide an initializer for a value of the original model.
+
+    The result is also True if the names of the values cannot be read from the cache.
+    """
     if options is None:
         return False
     try:
@@ -126,15 +143,15 @@ def replaces_values(options: ort.SessionOptions | None, kept: KeptModel) -> bool
 
 @dataclass(frozen=True)
 class KeptModel:
-    """An entry of the cache.
+    """An entry of the cache for a source, and the link to the entry.
 
     Attributes:
-        link: The path of the link to the entry.
+        link: The path of the link.
         entry: The folder of the entry.
         model: The path of the optimized model. None if onnxfold rejects the source, or if the
             optimized model is larger than the cache.
         is_finished: Whether onnxruntime also optimized the model.
-        source_files: The statuses of the files of the source, by path.
+        source_files: The statuses of the files of the source, by path. Empty for bytes.
         files: The statuses of the files of the entry, by name.
     """
 
@@ -161,12 +178,13 @@ def kept_model(
         fold: The optimization options.
 
     Returns:
-        The entry of the cache. None if the source is not cached, because it cannot be read or is
-        larger than the cache. An entry has no model if onnxfold rejects the source, or if the
-        optimized model is larger than the cache.
+        The entry of the cache. None if the source cannot be read or is larger than the cache, or if
+        another process has just removed the entry. An entry has no model if onnxfold rejects the
+        source, or if the optimized model is larger than the cache.
 
     Raises:
-        OnnxFoldError: The source cannot be optimized, or it was changed while it was read.
+        OnnxFoldError: The source cannot be optimized or was changed while it was read, or the cache
+            folder cannot be created.
         OSError: The cache folder cannot be written.
     """
     optimizer = _optimizer_options(options, providers)
@@ -223,8 +241,8 @@ def _optimizer_options(
     """Return the options with which onnxruntime optimizes a model for the cache.
 
     Returns:
-        The options. None if the result of onnxruntime's optimization depends on the session and
-        cannot be cached.
+        The options. None if the session options disable onnxruntime's optimization, or if its
+        result cannot be cached because the session uses other providers than those in `_CPU`.
     """
     available = set(ort.get_available_providers())
     names = {p if isinstance(p, str) else p[0] for p in providers or available}
@@ -239,7 +257,11 @@ def _optimizer_options(
 
 
 def linked_model(link: Path) -> KeptModel | None:
-    """Return the cached model to which a link refers, or None if a file is missing or changed."""
+    """Return the cached model to which a link refers.
+
+    The result is None if the link does not exist or is damaged, or if a file of the source or of
+    the entry is missing or has changed.
+    """
     target = recorded(link)
     if target is None:
         return None
@@ -256,13 +278,15 @@ def linked_model(link: Path) -> KeptModel | None:
 def _write_model(
     source: str | bytes, folder: str, fold: OptionArguments, optimizer: ort.SessionOptions | None
 ) -> bool:
-    """Write the optimized model into a folder, or nothing if onnxfold rejects the source.
+    """Write the optimized model, the names of values and the worthwhile inputs into a folder.
+
+    Nothing is written if onnxfold rejects the source.
 
     Args:
         source: The path or the bytes of a model.
         folder: An empty folder.
         fold: The optimization options.
-        optimizer: The options with which onnxruntime optimizes the model. None if it does not.
+        optimizer: The options with which onnxruntime optimizes the model. None disables this.
 
     Returns:
         Whether onnxruntime also optimized the model.
@@ -328,7 +352,8 @@ def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
     """Return the sets of inputs of a cached model that are worth holding constant.
 
     Each set has its share of the work, see
-    `onnxfold.runtime.splitting.dependence.WorthwhileInputs`.
+    `onnxfold.runtime.splitting.dependence.WorthwhileInputs`. The list is empty if the sets cannot
+    be read.
     """
     try:
         document = json.loads((kept.entry / _INPUTS).read_bytes())
@@ -339,7 +364,10 @@ def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
 
 
 def _names_of_values(model: ir.Model) -> list[str]:
-    """Return the names of all initializers and results, because onnxruntime may fold results."""
+    """Return the names of all initializers and results of nodes.
+
+    Results are included, because onnxruntime may fold them and then treats them as initializers.
+    """
     from onnxfold.ir.graphs import all_graphs
 
     names = set[str]()
@@ -352,7 +380,8 @@ def _names_of_values(model: ir.Model) -> list[str]:
 def _save(model: ir.Model, path: str) -> None:
     """Write a model with its weights in a data file from which onnxruntime can map them.
 
-    Each weight gets a prefix in its name, so that session options cannot refer to it.
+    Weights of the main graph that are neither inputs nor outputs get a prefix in their names, so
+    that session options cannot refer to these weights. The model is changed.
     """
     from onnxfold.ir import storage
 
@@ -363,11 +392,11 @@ def _save(model: ir.Model, path: str) -> None:
 
 
 def hash_of(*parts: Any) -> str:
-    """Return a hash of the ``repr`` of values, for a name in the cache."""
+    """Return the SHA-256 of the ``repr`` of values in hexadecimal, for a name in the cache."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @functools.cache
 def warn(reason: str) -> None:
-    """Log the reason for opening original models, once for each reason and process."""
+    """Log a warning with the reason for opening original models, once for each reason."""
     logger.warning("models are opened without optimization: %s", reason)

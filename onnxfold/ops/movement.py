@@ -1,7 +1,7 @@
-"""Definitions of ops that move or repeat elements, and of ops that read or change shapes.
+"""Definitions of ops that move, select or repeat elements, read or change shapes, or fill tensors.
 
-NumPy kernels return views if strides can express the result. This includes views of read-only,
-memory-mapped and zero-stride inputs.
+NumPy kernels of `Kind.VIEW` return views if strides can express the result. This includes views of
+read-only, memory-mapped and zero-stride inputs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from onnxfold.ops.numpy_kernels import (
 from onnxfold.ops.traits import Trait
 
 TO_THE_END = (1 << 31) - 1
-"""The end of a slice that includes the end of the axis. The largest int64 has the same meaning."""
+"""As the end of a slice, this number means the end of the axis. So does the largest int64."""
 _ANY_END = (TO_THE_END, (1 << 63) - 1)
 # All integers up to this absolute value are exact in float64.
 _EXACT_IN_FLOAT64 = 1 << 53
@@ -78,7 +78,7 @@ class Identity(Op):
         return x
 
     def carries(self, index: int) -> bool:
-        """Return whether the results contain elements of an operand."""
+        """Return True for the first operand, whose elements the result contains."""
         return index == 0
 
     def factor(self, node: ir.Node, index: int) -> float:
@@ -115,7 +115,7 @@ class Transpose(Op):
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return the axes in reverse order for ``perm``."""
+        """Return the axes in reverse order for ``perm``; None if the rank is unknown."""
         operand = node.inputs[0] if node.inputs else None
         shape = None if operand is None else shape_of(operand)
         if name != "perm" or shape is None:
@@ -123,13 +123,13 @@ class Transpose(Op):
         return tuple(reversed(range(len(shape))))
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op."""
+        """Apply the same op to the base."""
         operand = a.operand(0)
         order = a.application.attributes.get("perm", range(operand.rank)[::-1])
         return OpOnBases(frozenset(k for k, axis in enumerate(order) if axis in operand.uniform))
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the axis of the operand before the permutation."""
+        """Return the axis before the permutation; None without the attribute ``perm``."""
         perm = node.attributes.get_ints("perm")
         return None if perm is None else (0, perm[axis] - len(perm))
 
@@ -138,12 +138,15 @@ class _Reshaping(Op):
     """An op that preserves the elements and their order."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the reshaped base."""
+        """Reshape the base of the operand."""
         return reshaped(a)
 
 
 def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
-    """Return a fact with other sizes. Their product must equal that of the operand's sizes."""
+    """Return the first operand's fact with other sizes.
+
+    Record that the products of the old and the new sizes must be equal.
+    """
     if a.equal_size_pairs is not None:
         product = a.algebra.product
         a.require_equal(product(a.shape(0)), product(sizes))
@@ -175,7 +178,7 @@ class Reshape(_Reshaping):
     restricted_constants = (1,)
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes in the second operand, with copied and inferred sizes."""
+        """Return the elements of the second operand, with copied and inferred sizes."""
         target = a.numbers(1)
         allow_zero = a.attributes.get("allowzero") == 1
         sizes = a.fact(0).shape
@@ -204,7 +207,11 @@ class Reshape(_Reshaping):
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return False for 0 and -1 with ``allowzero``, which runtimes accept only if empty."""
+        """Return False for a shape with both 0 and -1 if ``allowzero`` is set.
+
+        Runtimes reject a model with such a constant. If the node computes the shape at run time,
+        they accept it for an empty operand.
+        """
         attribute = node.attributes.get("allowzero")
         allows_zero = attribute is not None and (attribute.is_ref() or attribute.value)
         return not (allows_zero and {0, -1} <= set(elements.ravel().tolist()))
@@ -216,8 +223,21 @@ def reshaped_sizes(
     """Return the shape of the result of a Reshape.
 
     An element of the shape operand that is 0 at run time copies the size at its index. So an
-    expression equals the size in the result only in three cases. It cannot be 0, or whenever it is
-    0, the copied size or the number of elements is also 0 (see ``ASSUMPTIONS``).
+    expression is the size in the result only if one of these conditions is proved:
+
+    - The expression cannot be 0.
+    - The copied size is 0 whenever the expression is 0.
+    - The number of elements is 0 whenever the expression is 0 (see ``ASSUMPTIONS``).
+
+    Args:
+        algebra: The algebra of the sizes. Conditions of a valid model are added to its
+            requirements.
+        sizes: The shape of the operand.
+        target: The elements of the shape operand.
+        allow_zero: Whether a 0 is a size instead of a reference to the operand's size.
+
+    Raises:
+        Undecided: The target has several -1, or a 0 that refers to a missing axis.
     """
     if list(target).count(-1) > 1:
         raise Undecided
@@ -243,7 +263,7 @@ def reshaped_sizes(
 
 
 def _zeros_are_copied(algebra: Algebra, sizes: Shape, other_sizes: Sequence[Number]) -> bool:
-    """Return whether sizes that may be 0 are copied from the operand, and imply no other 0.
+    """Return whether sizes that may be 0 are copied from the operand, and do not imply other zeros.
 
     With ``allowzero``, onnxruntime infers a -1 from the non-zero sizes if another size is 0.
     """
@@ -268,7 +288,13 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, other_sizes: Sequence[Numb
 def _size_at(
     algebra: Algebra, sizes: Shape, index: int, number: Number, allow_zero: bool
 ) -> Number:
-    """Return the size in the result for an element of the shape operand of a Reshape."""
+    """Return the size in the result for an element of the shape operand of a Reshape.
+
+    A -1 is returned unchanged. The result is a new symbol if the size is unknown.
+
+    Raises:
+        Undecided: A 0 refers to an axis that the operand does not have.
+    """
     if isinstance(number, int) and (number == -1 or number > 0):
         return number
     if allow_zero:
@@ -312,7 +338,7 @@ class Squeeze(_Reshaping):
     kind = Kind.VIEW
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes of the other axes."""
+        """Return the sizes of the axes that are not removed."""
         sizes = a.shape(0)
         axes = a.integers("axes", 1)
         if axes:
@@ -358,7 +384,7 @@ class Unsqueeze(_Reshaping):
 
 @op("Shape", traits=Trait.FREE)
 class ShapeOf(Op):
-    """The sizes from ``start`` to ``end``."""
+    """The sizes of the axes from ``start`` up to, but not including, ``end``."""
 
     kind = Kind.SHAPE
     clamps_attributes = True
@@ -401,7 +427,7 @@ class Slice(Op):
     kind = Kind.VIEW
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes of the slices."""
+        """Return the shape of the slice."""
         if any(fact and fact.shape is None for fact in a.inputs[3:]):
             return [Fact(a.fact(0).dtype)]  # onnx treats such an operand as omitted
         sizes = list(a.shape(0))
@@ -439,7 +465,10 @@ class Slice(Op):
         return x[tuple(index)]
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op on the other axes, because slices of a uniform axis are equal."""
+        """Apply the same op to the base on the axes that are not uniform.
+
+        All slices along a uniform axis are equal.
+        """
         operand = a.operand(0)
         ranges = slice_ranges(a.application, operand.rank)
         varying = {axis: bounds for axis, bounds in ranges.items() if axis not in operand.uniform}
@@ -454,7 +483,11 @@ class Slice(Op):
 
 
 def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:
-    """Return start, end and step of each axis of a Slice. Raises Undecided if they are unknown."""
+    """Return start, end and step of each sliced axis of a Slice, by axis.
+
+    Raises:
+        Undecided: The starts, ends, axes or steps are unknown or invalid.
+    """
     if "starts" in a.attributes:
         starts = list(a.attributes["starts"])
         ends = list(a.attributes["ends"])
@@ -471,7 +504,7 @@ def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, i
 
 
 def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
-    """Return the number of elements of an axis in a slice."""
+    """Return the size of an axis in a slice; a new symbol if the size is unknown."""
     if step < 0 and end in _ANY_END:  # see `Slice.compute`
         return algebra.unknown(low=0)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -490,7 +523,10 @@ def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step
 
 
 def _clamped(algebra: Algebra, index: Number, size: Number) -> Number | None:
-    """Return a non-negative index clamped to the axis; None if its sign is unknown."""
+    """Return the index from the start of the axis, clamped to the axis.
+
+    The result is None if the sign of ``index`` is unknown.
+    """
     if isinstance(index, int) and index >= TO_THE_END:
         return size
     if algebra.high(index) < 0:
@@ -520,7 +556,7 @@ class Split(Op):
     kind = Kind.VIEW
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes of each part."""
+        """Return the shape of each part."""
         algebra = a.algebra
         sizes = a.shape(0)
         axis = axis_of(a.attributes.get("axis", 0), len(sizes))
@@ -573,7 +609,7 @@ class Split(Op):
         return np.split(x, [*itertools.accumulate(sizes[:-1])], axis)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op, or the base of the operand if the axis is uniform."""
+        """Apply the same op to the base, or return the base if the axis is uniform."""
         operand = a.operand(0)
         if axis_of(a.application.attributes.get("axis", 0), operand.rank) in operand.uniform:
             return ReshapedBase(operand.uniform)
@@ -613,11 +649,14 @@ class Concat(Op):
         return np.concatenate(operands, axis=axis)
 
     def moved_inputs(self, count: int) -> range:
-        """Return all operands."""
+        """Return the indices of all operands."""
         return range(count)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the axis and along non-uniform axes."""
+        """Apply the same op to bases with all elements along the axis.
+
+        The bases also have all elements along the axes that are not uniform in all operands.
+        """
         operands = a.all_operands()
         rank = len(a.result)
         axis = axis_of(a.application.attributes.get("axis", 1), rank)
@@ -628,7 +667,10 @@ class Concat(Op):
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]
     ) -> Mapping[int, int]:
-        """Shift the columns by the widths of the previous operands."""
+        """Shift the columns by the widths of the previous operands if the axis is the last one.
+
+        The columns are unchanged if a width is unknown.
+        """
         operand = node.inputs[index]
         rank = 0 if operand is None or operand.shape is None else len(operand.shape)
         if rank < 2 or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
@@ -675,7 +717,7 @@ class Gather(Op):
         return np.ascontiguousarray(x[index])
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op, or the reshaped base if the axis is uniform."""
+        """Apply the same op to the bases, or reshape the base if the axis is uniform."""
         data = a.operand(0)
         indices = a.operand(1)
         axis = axis_of(a.application.attributes.get("axis", 0), data.rank)
@@ -703,14 +745,14 @@ class Gather(Op):
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]
     ) -> Mapping[int, int]:
-        """Return the selected columns if the axis is the last one."""
+        """Return the selected columns if the axis is the last one, and otherwise all columns."""
         data = node.inputs[index]
         rank = 0 if data is None or data.shape is None else len(data.shape)
         is_last = rank > 1 and node.attributes.get_int("axis", 0) in (-1, rank - 1)
         return selected_columns(node, index, columns) if is_last else columns
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the last axis of a matrix whose rows are selected."""
+        """Return the last axis of the first operand if rows of a matrix are selected, or None."""
         table = node.inputs[0]
         if table is None or axis != -1 or node.attributes.get_int("axis", 0) != 0:
             return None
@@ -722,13 +764,16 @@ class Gather(Op):
 
 
 def _bound_by_axis(index: int, node: ir.Node) -> AxisBound | None:
-    """Return the size of the axis in the attribute as the bound of the indices."""
+    """Return the size of the axis in ``axis`` as the bound of the second operand, the indices."""
     axis = node.attributes.get_int("axis", 0)
     return AxisBound(0, axis) if index == 1 else None
 
 
 def selected_columns(node: ir.Node, index: int, columns: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the columns of the first operand that constant indices select."""
+    """Return the columns of the first operand that constant indices select, by new position.
+
+    If the indices are not constant, or if ``index`` is not the first operand, return ``columns``.
+    """
     indices = constant_array(node.inputs[1])
     if indices is None or index != 0:
         return columns
@@ -750,7 +795,7 @@ class GatherND(Op):
     """A selection of slices at indices of several axes."""
 
     def carries(self, index: int) -> bool:
-        """Return whether the results contain elements of an operand."""
+        """Return True for the first operand, whose elements the result contains."""
         return index == 0
 
     def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
@@ -779,7 +824,7 @@ class ScatterND(Op):
 @op("Scatter", traits=Trait.LIKE_FIRST | Trait.PLACES)
 @op("Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth", traits=Trait.PLACES)
 class Placement(Op):
-    """An op that moves or selects elements. onnx infers the results."""
+    """An op that moves or selects elements. onnx infers the results, except for Scatter."""
 
 
 @op("Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
@@ -787,7 +832,7 @@ class Trilu(Op):
     """The elements of matrices on one side of a diagonal."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op on complete matrices."""
+        """Apply the same op to complete matrices."""
         rank = a.operand(0).rank
         return along_axes(a, [rank - 2, rank - 1])
 
@@ -797,7 +842,10 @@ class NonZero(Op):
     """The indices of the elements that are not zero."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return a row for each axis. For a scalar, onnxruntime returns one row, but ONNX none."""
+        """Return a row for each axis, and an unknown number of columns.
+
+        For a scalar, onnxruntime returns one row, but ONNX none.
+        """
         rank = len(a.shape(0))
         rows = rank or a.algebra.unknown(low=0)
         return a.tensor([rows, a.algebra.unknown(low=0)], ir.DataType.INT64)
@@ -814,7 +862,10 @@ class NonZero(Op):
 
 
 def _as_sizes(a: Application, numbers: Sequence[Number]) -> list[Number]:
-    """Return the elements of a shape operand, which are not negative in valid models."""
+    """Return the elements of a shape operand as sizes, with new symbols for unbounded elements.
+
+    In valid models, the elements are not negative.
+    """
     algebra = a.algebra
     return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
 
@@ -831,7 +882,7 @@ class Expand(Op):
     kind = Kind.VIEW
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the common shape of the operand and the elements of the second operand."""
+        """Return the broadcast shape of the operand and the shape in the second operand."""
         sizes = tuple(_as_sizes(a, a.numbers(1)))
         return a.like(a.broadcast(sizes, a.shape(0)))
 
@@ -868,7 +919,7 @@ class Tile(Op):
         return np.tile(x, counts)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op, which repeats only the axes that are not uniform."""
+        """Apply the same op to the base, without repetitions along uniform axes."""
         operand = a.operand(0)
         repeats = a.application.numbers(1)
         counts = [1 if k in operand.uniform else n for k, n in enumerate(repeats)]
@@ -886,7 +937,7 @@ class ConstantOfShape(Op):
     kind = Kind.VIEW
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the elements of the operand as sizes."""
+        """Return the elements of the operand as the shape, and the dtype of ``value``."""
         value = a.attributes.get("value")
         dtype = ir.DataType.FLOAT if value is None else ir.DataType.from_numpy(value.dtype)
         return a.tensor(_as_sizes(a, a.numbers(0)), dtype)
@@ -899,7 +950,7 @@ class ConstantOfShape(Op):
         return np.broadcast_to(fill, sizes)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the element."""
+        """Return the element with which the tensor is filled."""
         value = a.application.attributes.get("value")
         element = np.zeros(1, np.float32) if value is None else value
         return Filled(frozenset(range(len(a.result))), element)
@@ -910,7 +961,7 @@ class ContribRange(Op):
     """The numbers from start to limit in steps of delta."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the number of steps."""
+        """Return the number of steps; a new symbol for floats, or for a delta that is not known."""
         algebra = a.algebra
         start, limit, delta = (a.objects(k) for k in range(3))
         dtype = a.fact(0).dtype
@@ -954,10 +1005,10 @@ class Range(ContribRange):
 
 @op("OneHot", traits=Trait.REPEATS)
 class OneHot(Op):
-    """One-hot rows."""
+    """One-hot vectors of indices."""
 
     def index_bound(self, index: int, node: ir.Node) -> ElementBound | None:
-        """Return the depth."""
+        """Return the depth, the element of the second operand, as the bound of the first."""
         return ElementBound(1) if index == 0 else None
 
 
@@ -991,7 +1042,10 @@ class Pad(Op):
         return a.like(list(map(algebra.add, sizes, padding)))
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the padded axes."""
+        """Apply the same op to the base with all elements along the padded axes.
+
+        Only constant padding is supported.
+        """
         a.all_operands()
         operand = a.operand(0)
         pads = a.application.fact(1).known

@@ -1,4 +1,10 @@
-"""Commands that show models and their differences, and list the rules and passes."""
+"""Commands that write no optimized model.
+
+`compare`, `inspect` and `bench` compare, show and measure models and bundles. `explain` explains
+the decisions of an optimization, and `reduce` reduces a model that fails. `adapters` matches the
+tensors of adapters. `rules`, `rules check` and `passes` list the rules, certify rules and list the
+passes. `doctor` describes the installation.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +98,8 @@ def inspect(
 ) -> None:
     """Show ops, inputs, outputs, opsets, parameters, bytes and largest tensors.
 
-    For a bundle, show its kernels with their target CPUs, sizes and times, and which of them runs
-    on this machine. If onnxruntime runs instead, the reason is shown.
+    For a bundle, show the kernels with their target CPUs, sizes and times, and the kernel of each
+    component that runs on this machine. If onnxruntime runs instead, the reason is shown.
 
     With OTHER, show the differences: ops, interface, opsets, and tensors by name and content. With
     --tree, show parameters, multiply-accumulates (MACs) and floating point operations (FLOPs) of
@@ -141,7 +147,7 @@ def inspect(
     metavar="NAME",
     help="Show the rules that come closest to a match at this node, and their first failure.",
 )
-@click.option("--rule", metavar="RULE", help="With --node: show why this rule does not match.")
+@click.option("--rule", metavar="RULE", help="With --node: show whether this rule matches.")
 @LEVEL
 @folding_options
 @output_options
@@ -156,10 +162,11 @@ def explain(
 ) -> None:
     """Show why nodes with constant inputs would be folded or kept.
 
-    "if folded" is the size of the result in the file. "if kept" is the size of the operands that
-    only this node reads. --why shows the path from any node to the inputs on which it depends.
-    --node and --rule show the pattern element or the condition that keeps a rule from rewriting a
-    node.
+    The column "if folded" is the size of the node's results in the file if the node is folded. The
+    column "if kept" is the size of the constant operands that no other node requires in the file.
+
+    --why shows a path from any node to an input on which the node depends. --node and --rule show
+    the pattern element or the condition that keeps a rule from rewriting a node.
     """
     if why is not None and (values or node is not None):
         raise click.UsageError("--why explains one node; leave out --value and --node")
@@ -190,7 +197,7 @@ def explain(
 
 
 def _matches(names: Sequence[str], globs: Sequence[str]) -> bool:
-    """Return whether a name is equal to a glob or matches one."""
+    """Return whether any of the names is equal to a glob or matches a glob."""
     return any(name == glob or fnmatch.fnmatchcase(name, glob) for name in names for glob in globs)
 
 
@@ -222,10 +229,10 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
     """Time models and bundles alternately on the same inputs.
 
     The table shows the nodes and fused ops after onnxruntime's own optimizations, the time to
-    create a session, and the median time of a run: CPU time with one thread, else wall time. The
-    speed is shown only if it differs from the first model's by more than the spread. For a bundle,
-    the cost of folding is shown, too. With --runtime-const or --overridable, one MODEL is measured
-    both unchanged and split.
+    create a session, and the median time of a run. This is CPU time with one thread on the CPU
+    provider, and wall time otherwise. The speed relative to the first model is shown if it differs
+    from 1 by more than the spread of at least 5 rounds. For a bundle, the cost of folding is shown,
+    too. With --runtime-const or --overridable, one MODEL is measured both unchanged and split.
 
     The exit code is 1 if the outputs of a model differ from those of the first by more than a given
     tolerance.
@@ -258,18 +265,22 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
         "--timeout",
         click.FloatRange(0, min_open=True),
         60.0,
-        "Seconds after which a run is a timeout.",
+        "Seconds after which a run counts as a failure.",
     ),
 )
 @optimization_options
 def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write a smaller model with the same failure as MODEL, for a bug report.
 
-    Without COMMAND, MODEL runs in a default session of onnxruntime, is optimized with the given
-    options, and is compared with the result. A failure is an error, a difference beyond the
-    tolerance, a crash or a timeout. COMMAND fails by its exit code or a timeout; {} is replaced by
-    the path of a model. Nodes, inputs and weights are removed as long as the failure is the same.
-    The exit code is 2 if MODEL does not fail.
+    Without COMMAND, MODEL runs on onnxruntime, is optimized with the given options, and is compared
+    with the result. A failure is an error, a difference beyond the tolerance, a crash or a run that
+    exceeds --timeout.
+
+    COMMAND fails if its exit code is not 0, or if it exceeds --timeout. In COMMAND, {} is replaced
+    by the path of a model. Without {}, the path is added as the last argument.
+
+    Nodes, inputs and weights are removed as long as the failure is the same. The exit code is 2 if
+    MODEL does not fail.
     """
     import onnxfold
 
@@ -285,7 +296,7 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
 
     An ADAPTER is a folder written by peft, or a .safetensors, .npz or .onnx_adapter file.
 
-    Exit code 0: all tensors match; 1: some do not match; 2: invalid input.
+    Exit code 0: all tensors fit; 1: some do not fit; 2: invalid input.
     """
     from onnxfold.runtime.adapter_files import read_adapter
     from onnxfold.runtime.adapter_matching import fits
@@ -323,7 +334,9 @@ def list_rules(context: click.Context, as_json: bool) -> None:
 @list_rules.command(name="check")
 @click.argument("file", type=PATH)
 def check_rules(file: str) -> int:
-    """Certify the rules of FILE (.py) with the table of models in the same folder (.txt).
+    """Certify the rules of FILE, a Python file, with the models of its table.
+
+    The table is in the same folder. It has the same name as FILE with the suffix .txt.
 
     Exit code 0: all rules are correct; 1: a rule is not correct; 2: invalid input.
     """

@@ -47,7 +47,10 @@ Examples:
 
 
 class OptimizeByDefault(click.Group):
-    """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
+    """A group that runs `optimize` without its name, as users of other optimizers expect.
+
+    `onnxfold IN OUT` is short for `onnxfold optimize IN OUT`.
+    """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by subject, with summaries that are not truncated."""
@@ -58,7 +61,10 @@ class OptimizeByDefault(click.Group):
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `optimize` if the first word is a file or an option of `optimize`."""
+        """Insert `optimize` if the first word is no command, but a file or an option of `optimize`.
+
+        A word that contains a dot or a path separator counts as a file, even if it does not exist.
+        """
         word = args[0] if args else ""
         is_option = word.startswith("-") and word not in ("--help", "-h", "--version")
         is_file = not word.startswith("-") and ("." in word or os.sep in word)
@@ -69,10 +75,10 @@ class OptimizeByDefault(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. While it runs, messages spell arguments as its options."""
+        """Find the command. While the command runs, messages spell arguments as its options."""
         resolved = super().resolve_command(ctx, args)
         command = resolved[1]
-        # the options of the last command override those of the same name
+        # options of the resolved command, which is last, override options of the same argument
         commands = [*self.commands.values(), *([] if command is None else [command])]
         params = (param for each in commands for param in each.params)
         ctx.with_resource(spelled({p.name: max(p.opts, key=len) for p in params if p.name}))
@@ -100,8 +106,8 @@ class OptimizeByDefault(click.Group):
 def cli(ctx: click.Context) -> None:
     """Precompute everything in an ONNX model that does not depend on its inputs.
 
-    The outputs of the result are equal bit for bit. `onnxfold IN OUT` is short for `onnxfold
-    optimize IN OUT`.
+    By default, the outputs of the result are equal bit for bit. `onnxfold IN OUT` is short for
+    `onnxfold optimize IN OUT`.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -111,8 +117,8 @@ def cli(ctx: click.Context) -> None:
 class EndedBySignal(BaseException):
     """A signal that ends the process.
 
-    The main thread raises it. Like KeyboardInterrupt, the class is not an Exception, so that
-    ``except Exception`` does not catch it.
+    The main thread raises this exception. Like KeyboardInterrupt, the class is not an Exception, so
+    that ``except Exception`` does not catch it.
     """
 
     def __init__(self, number: int) -> None:
@@ -127,7 +133,7 @@ def end_on_signals() -> Iterator[None]:
 
     Later signals are ignored until the process ends, because they would interrupt the cleanup and
     the error message. Signals with another handler, and signals that are ignored (nohup), keep
-    their handler.
+    their handler. Outside of the main thread, the context changes no handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -157,7 +163,7 @@ def end_on_signals() -> Iterator[None]:
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run a command line and return its exit code.
+    """Run a command line and return its exit code. An error is printed, not raised.
 
     Args:
         args: The arguments of the command line, by default those of the process (`sys.argv`).
@@ -171,7 +177,7 @@ def main(args: list[str] | None = None) -> int:
     logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
     _logger.setLevel(logging.WARNING)
     defer_symbolic_arithmetic()
-    # importing NumPy starts the threads of its linear algebra, which no kernel uses
+    # importing NumPy starts the threads of its linear algebra, and no kernel uses these threads
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with end_on_signals():

@@ -22,14 +22,20 @@ from onnxfold.support.errors import UsageError
 
 PATH = click.Path(readable=False)
 FOLDER = click.Path(readable=False, file_okay=False)
-"""Types of options for which shells complete paths. A path may be a URL, and need not exist."""
+"""Types of options whose values are paths. Shells complete a path of a file, or of a folder.
+
+The path may be a URL, and it need not exist.
+"""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 flag = functools.partial(click.option, is_flag=True)
 
 
 def _parser_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the click type for a parser. click adds the name of the option to its errors."""
+    """Return the click type of the values that a parser accepts.
+
+    click adds the name of the option to the message of the parser's UsageError.
+    """
 
     def convert(text: str) -> Any:
         try:
@@ -56,7 +62,7 @@ def repeatable(*names: str, help: str, **attributes: Any) -> Callable[[Command],
 
     Args:
         names: The names of the option.
-        help: The help text.
+        help: The help text, which is extended by "may be repeated".
         attributes: Further keywords of `click.option`.
     """
     text = f"{help.removesuffix('.')}; may be repeated."
@@ -86,7 +92,10 @@ def sizes(*names: str, help: str) -> Callable[[Command], Command]:
 def number(
     name: str, kind: click.IntRange | click.FloatRange, default: float | None, text: str
 ) -> Callable[[Command], Command]:
-    """Return an option for a count or a number of seconds. Its help shows the default."""
+    """Return an option for a count or a number of seconds.
+
+    The help of the option shows the default unless it is None.
+    """
     metavar = "N" if isinstance(kind, click.IntRange) else "S"
     is_shown = default is not None
     return click.option(
@@ -122,15 +131,15 @@ output_options = option_group(
         help="Print more details, log progress, and show the traceback of a bug.",
     ),
 )
-"""The options that all commands share."""
+"""The options ``--json`` and ``--verbose``, which all commands for models share."""
 
 
 def completer(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a function that completes the last of several names separated by commas.
 
     Args:
-        names: The collection of names, or a function that returns the collection. Its path has the
-            form ``"package.module:name"``.
+        names: The path of the collection of names, or of a function that returns the collection.
+            The path has the form ``"package.module:name"``.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
@@ -178,10 +187,12 @@ _TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 def option(*names: str, **attributes: Any) -> Callable[[Command], Command]:
     """Return the option for an argument that `onnxfold.api.options` declares.
 
+    The declaration determines the type, the default and the help of the option.
+
     Args:
         names: The names of the option. The last one is the name of the argument, with or without
             dashes.
-        attributes: Keywords of `click.option` that do not follow from the declaration.
+        attributes: Keywords of `click.option`, which override those from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
     hint = _HINTS[argument]
@@ -236,11 +247,11 @@ _COMPARISON = (
     option("--custom-ops", metavar="LIBRARY"),
 )
 comparison_options = section("Inputs and tolerances", *_COMPARISON)
-"""The inputs and tolerances of a comparison. The default of each is None."""
+"""Options for the inputs and tolerances of a comparison. By default, each is None or empty."""
 
 
 def names_of_rules() -> list[str]:
-    """Return the names of all rule sets and rules, for completion."""
+    """Return the names of all available rule sets and of their rules, for completion."""
     from onnxfold.rewrite.rule import available_rule_sets
 
     sets = available_rule_sets()
@@ -305,7 +316,7 @@ optimization_options = option_group(
     QUIET,
     output_options,
 )
-"""The options of an optimization and of its output, see `onnxfold.api.options`."""
+"""The options of an optimization, its check and its output, see `onnxfold.api.options`."""
 
 runtime_options = section(
     "Runtime constants",
@@ -328,4 +339,4 @@ runtime_options = section(
         shell_complete=completer("onnxfold.runtime.backends.targets:TARGETS"),
     ),
 )
-"""The runtime constants of `split` and `bench`, and the backend that folds them."""
+"""Options of `split` and `bench` for runtime constants and the backend that folds them."""

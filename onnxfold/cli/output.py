@@ -1,4 +1,4 @@
-"""Exit codes, and functions that print results."""
+"""Exit codes, and functions that print the progress and the result of a command."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def write_json(document: dict[str, Any]) -> None:
 
 
 def show(result: Any, as_json: bool, quiet: bool = False, **settings: Any) -> None:
-    """Write a result as a JSON document, or as a table unless ``--quiet`` was given.
+    """Write a result to standard output as a JSON document, or as text unless ``quiet`` is set.
 
     Args:
         result: The result, with the methods ``to_dict`` and ``to_text``.
         as_json: Whether to write a JSON document.
-        quiet: Whether to write no table.
+        quiet: Whether to write no text.
         settings: Arguments of ``to_text``.
     """
     if as_json:
@@ -55,7 +55,11 @@ def show(result: Any, as_json: bool, quiet: bool = False, **settings: Any) -> No
 def write(text: str) -> None:
     """Write a text to standard output.
 
-    A closed pipe is not an error, because the command has already done its work.
+    Characters that the encoding does not have are replaced. A closed pipe is not an error, because
+    the command has already done its work.
+
+    Raises:
+        OSError: The text cannot be written.
     """
     try:
         sys.stdout.write(text)

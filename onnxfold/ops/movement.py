@@ -961,7 +961,7 @@ class ContribRange(Op):
     """The numbers from start to limit in steps of delta."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the number of steps; a new symbol for floats, or for a delta that is not known."""
+        """Return the number of steps; a new symbol if it is unknown, as for floats."""
         algebra = a.algebra
         start, limit, delta = (a.objects(k) for k in range(3))
         dtype = a.fact(0).dtype

@@ -14,13 +14,16 @@ from onnxfold.ops.traits import Trait
 
 
 class Lookup(Op):
-    """An op that looks up strings in a list in its attributes."""
+    """An op that looks up strings in an attribute, which is a list or a tensor of strings."""
 
     word_attributes: ClassVar[tuple[str, ...]] = ()
-    """The names of the attributes with the strings."""
+    """The names of the attributes that may contain the strings."""
 
     def words(self, node: ir.Node, index: int) -> list[str]:
-        """Return the strings of the first attribute that contains strings."""
+        """Return the strings of the first attribute in `word_attributes` that contains strings.
+
+        The list is empty if no attribute contains strings.
+        """
         for name in self.word_attributes:
             attribute = node.attributes.get(name)
             if attribute is None:
@@ -34,21 +37,21 @@ class Lookup(Op):
 
 @op("ai.onnx.ml::CategoryMapper", "ai.onnx.ml::OneHotEncoder")
 class Categories(Lookup):
-    """An encoding of categories."""
+    """An op that maps categories to integers, or to one-hot vectors."""
 
     word_attributes = ("cats_strings",)
 
 
 @op("ai.onnx.ml::LabelEncoder")
 class LabelEncoder(Lookup):
-    """A mapping of keys to values."""
+    """An op that maps keys to values."""
 
     word_attributes = ("keys_strings", "keys_tensor")
 
 
 @op("TfIdfVectorizer")
 class TfIdfVectorizer(Lookup):
-    """A count of sequences of words."""
+    """An op that counts the n-grams of a pool, and may weight the counts (TF-IDF)."""
 
     word_attributes = ("pool_strings",)
 
@@ -60,10 +63,10 @@ class Text(Op):
 
 @op("ai.onnx.ml::ArrayFeatureExtractor", traits=Trait.TEXT)
 class ArrayFeatureExtractor(Op):
-    """A selection of columns."""
+    """An op that selects columns by their indices."""
 
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]
     ) -> Mapping[int, int]:
-        """Return the selected columns."""
+        """Return the selected columns; see `onnxfold.ops.movement.selected_columns`."""
         return selected_columns(node, index, columns)

@@ -1,4 +1,4 @@
-"""Certification of rules by `certify`, or by `certify_file` for a file with a table of models."""
+"""Certification of rules: `certify` for some models, and `certify_file` for a table of models."""
 
 from onnxfold.testing.certification import Certificate, certificates, certify, certify_file
 

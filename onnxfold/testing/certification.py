@@ -36,7 +36,7 @@ from onnxfold.testing.running import (
     variants,
 )
 
-# Number of changed models per model, and of models with two changes.
+# For each model, the maximum number of models with one change, and of models with two changes.
 _CHANGES = 50
 
 
@@ -56,13 +56,15 @@ def certify(
     integers, Constant nodes, and the model in a branch. Changed models to which the rules apply are
     also run. Each condition of a rule must be necessary: there must be a changed or refused model
     in which only this condition is false, and in which the rule without the condition is wrong. A
-    rule is wrong if it causes a different result, an invalid model, or more nodes or bytes.
+    rule is wrong if it causes a different result, an invalid model, or higher costs, such as more
+    nodes or bytes.
 
     Args:
         rules: One rule or several.
         models: Models to which the rules apply, in the form of `onnxfold.testing.model_text`.
-        refused: Models to which the rules do not apply, in the same form.
-        thorough: Whether to test changed models and the conditions.
+        refused: Models to which the rules do not apply, in the same form as ``models``.
+        thorough: Whether to test changed models and the conditions, and to require a model for each
+            rule.
         ops: Definitions of custom ops: Python files, or classes.
         custom_ops: Shared libraries with custom ops of the models, for onnxruntime.
 
@@ -105,10 +107,11 @@ class Certificate:
 
     Args:
         rule: The rule.
-        matching: The number of models to which the rule applies.
-        refused: The number of models to which the rule does not apply.
-        needs: The reasons why the rule needs each of its conditions.
-        faults: The faults, each with the model.
+        matching: The number of models to which the rule must apply.
+        refused: The number of models to which the rule must not apply.
+        needs: The reasons why the rule needs each of its conditions. Empty if the conditions were
+            not tested, for example because a model shows a fault.
+        faults: The faults, with the model if a model shows the fault. Empty if the rule is correct.
     """
 
     rule: Rule
@@ -127,7 +130,10 @@ class Certificate:
 
 
 def certificates(path: str | os.PathLike[str]) -> Iterator[Certificate]:
-    """Yield the certificate of each rule of a file, see `certify_file`.
+    """Yield the certificate of each rule of a file.
+
+    Args:
+        path: The file with the rules, see `certify_file`.
 
     Raises:
         UsageError: The file or the table cannot be read.
@@ -163,16 +169,18 @@ def _certificates(
 
 
 def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
-    """Assert that rules apply to a model or refuse it, and preserve its outputs.
+    """Assert that rules apply to a model and preserve the outputs, or do not apply to it.
+
+    Rules that apply to a changed model must also preserve the outputs of the changed model.
 
     Args:
         case: The model and the rules.
-        changed: The number of changed models in which the outputs must be preserved, and of models
-            with two changes.
+        changed: The maximum number of models with one change, and of models with two changes.
         seed: The seed for the selection of changes.
 
     Raises:
         AssertionError: A rule is not correct. The message has the model and the reason.
+        UsageError: The model is not valid.
     """
     for instance in variants(case.example.instance):
         if case.is_refused:
@@ -201,7 +209,7 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
 
 
 def _matching_fault(case: Case, instance: Instance) -> str:
-    """Return the fault of rules that must apply to a model, or ""."""
+    """Return the fault of rules that must apply to a model, or "" if there is no fault."""
     example = case.example
     rewritten = rewrite(case.rules, instance.model)
     times = int(example.settings.get("times", 1))
@@ -227,7 +235,7 @@ def _matching_fault(case: Case, instance: Instance) -> str:
 
 
 def _hint(case: Case, instance: Instance, rewritten: Rewritten) -> str:
-    """Return a possible reason why rules did not apply as often as expected, or ""."""
+    """Return a possible reason why rules did not apply as often as expected, or "" if unknown."""
     (opset,) = (o.version for o in instance.model.opset_import if not o.domain)
     required_opset = max(rule.opset[0] for rule in case.rules)
     if required_opset > opset:

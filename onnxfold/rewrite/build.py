@@ -1,4 +1,4 @@
-"""Build the nodes and constants of a replacement."""
+"""Build the nodes and constants of a replacement, and check that its ops are available."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ Operand = ir.Value | Buffer
 class Builder:
     """Builds the replacement of a match. The new values have no consumers yet.
 
-    Ops whose operands are all constants are computed in the pool. A result becomes a constant of
-    the model if a new node reads it. New nodes are inserted into the graph immediately, so that
-    their types can be inferred.
+    Ops whose operands are all constants are computed in the pool, if possible. A result becomes a
+    constant of the model if a new node reads it, or if it replaces a root. New nodes are inserted
+    into the graph immediately, so that the types of their results can be inferred.
 
     Args:
         match: The match.
@@ -74,7 +74,7 @@ class Builder:
         self._omitted: dict[Op, bool] = {}
         """Whether each new op is omitted."""
         self._stored: dict[Buffer, ir.Value] = {}
-        """The constants of the model, by their buffers in the pool."""
+        """The new constants of the model, by their buffers in the pool."""
         self._retained: list[Buffer] = []
         self.nodes: list[ir.Node] = []
         """The new nodes, in order."""
@@ -82,7 +82,12 @@ class Builder:
         """The new constants."""
 
     def values(self) -> list[ir.Value]:
-        """Return the values that replace the roots."""
+        """Build the replacement, and return the values that replace the roots.
+
+        Raises:
+            Refused: The replacement cannot be built.
+            NotKnown: A term of the replacement depends on an unknown fact.
+        """
         values: list[ir.Value] = []
         for replacement in self.match.rule.pair.replacements:
             if isinstance(replacement, AllOutputs):
@@ -113,9 +118,10 @@ class Builder:
         raise Refused(f"{expression!r} has no value in the replacement")
 
     def _is_omitted(self, expression: Expression) -> bool:
-        """Return whether an input is omitted.
+        """Return whether an expression of the replacement is omitted.
 
-        An op is omitted if its type or one of its required inputs is.
+        A new op is omitted if its op variable or one of its required inputs is omitted. An `any_of`
+        is omitted if each of its alternatives is.
         """
         if isinstance(expression, Variable):
             return self.match.bound(expression) is None
@@ -140,8 +146,8 @@ class Builder:
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.
 
-        The opsets are those of the model, or the newest ones if the opsets of the model lack the
-        op.
+        The opsets are those of the graph, or the newest ones if the opsets of the graph lack the
+        op. The schema is None if onnx has no schema of the op.
         """
         op_type = op.op_types[0] if op.variable is None else self.match.bound(op.variable).op_type
         opsets = self._opsets if is_available(op, self._opsets.get(op.domain)) else _NEWEST_OPSETS
@@ -156,7 +162,11 @@ class Builder:
         return node
 
     def _outputs(self, op: Op, index: int) -> Sequence[ir.Value]:
-        """Return the outputs of a new op, at least up to this index."""
+        """Return the outputs of the node of an op, and create those up to this index.
+
+        Raises:
+            Refused: The op was computed in the pool.
+        """
         node = self._node(op)
         if isinstance(node, Buffer):
             raise Refused(f"{op!r} in the replacement is a constant")
@@ -168,11 +178,15 @@ class Builder:
         return node.outputs
 
     def _create(self, op: Op) -> ir.Node | Buffer:
-        """Create the node of an op, or compute its result if the operands are constants."""
+        """Create the node of an op, or compute its result in the pool if the operands are constant.
+
+        Raises:
+            Refused: The opset has no such op, or the result cannot be computed.
+        """
         op_type, opsets, schema = self._resolve(op)
         inputs, attributes = self._inputs_and_attributes(op, schema)
         rule = self.match.rule
-        # the rule is for results that constant propagation does not compute, as they are too large
+        # constant propagation does not compute this result, because it is too large
         is_kept = rule.on_constants and op in rule.pair.replacements
         values = [each for each in inputs if isinstance(each, ir.Value)]
         is_constant = self._constness.is_constant
@@ -203,7 +217,8 @@ class Builder:
     ) -> tuple[list[Operand | None], dict[str, ir.Attr]]:
         """Return the inputs of a new op, without omitted inputs at the end, and its attributes.
 
-        Numbers become constants. An attribute of a replacement may be an input in the schema.
+        Numbers become constants. An attribute in the replacement becomes an input if it is an input
+        in the schema.
         """
         matched = None if op.variable is None else self.match.bound(op.variable)
         is_swapped = op.variable is not None and self.match.bound(op.variable.swap)
@@ -252,9 +267,12 @@ class Builder:
     def _compute(
         self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Return the result of a node in the pool; None if an operand has no buffer yet.
+        """Return the result of a node in the pool; None if an operand has no buffer.
 
-        A large result may be computed later.
+        The elements of a large result may be computed later.
+
+        Raises:
+            Refused: The result cannot be computed, or rounding would lose a constant of the model.
         """
         operands = []
         for each in inputs:
@@ -284,7 +302,13 @@ class Builder:
         return buffer
 
     def _in_graph(self, operand: Operand | None) -> ir.Value | None:
-        """Return the value of an operand. A buffer of the pool becomes a constant of the model."""
+        """Return the value of an operand. A buffer of the pool becomes a constant of the model.
+
+        The result is None for an omitted operand.
+
+        Raises:
+            Refused: The buffer cannot be stored.
+        """
         if not isinstance(operand, Buffer):
             return operand
         value = self._stored.get(operand)
@@ -311,9 +335,13 @@ class Builder:
     def _dtype_for(
         self, inputs: Sequence[Operand | None], index: int, schema: onnx.defs.OpSchema | None
     ) -> ir.DataType:
-        """Return the dtype of a number as an input.
+        """Return the dtype of a number that is an input.
 
-        It is the dtype of another input with the same type variable in the schema.
+        The dtype is that of the first other input with the same type variable in the schema. If
+        there is none, the dtype is int64 if the schema allows only int64.
+
+        Raises:
+            Refused: The dtype is not determined.
         """
         declared = [] if schema is None else schema.inputs
         # the last declared input may be variadic
@@ -349,7 +377,13 @@ class Builder:
         return self._new_constant(content, ir.DataType(dtype))
 
     def _new_constant(self, content: Any, dtype: ir.DataType) -> Buffer:
-        """Return a constant with these elements. Only rounding to a float dtype may change them."""
+        """Return a constant with these elements. Only rounding to a float dtype may change them.
+
+        Elements of an array are not checked.
+
+        Raises:
+            Refused: The dtype cannot represent an element.
+        """
         exact = np.asarray(content)
         with np.errstate(all="ignore"):
             array = exact.astype(dtype.numpy())
@@ -366,12 +400,12 @@ class Builder:
         return buffer
 
     def close(self) -> None:
-        """Release the buffers. The new constants of the model retain their own."""
+        """Release the buffers. The new constants of the model retain their own buffers."""
         for buffer in self._retained:
             buffer.pool.release(buffer)
 
     def discard(self) -> None:
-        """Remove the new nodes and constants."""
+        """Remove the new nodes and constants from the graph."""
         for node in reversed(self.nodes):
             self.graph.remove(node, safe=True)
         for value in self.initializers:
@@ -381,7 +415,12 @@ class Builder:
 
 @functools.lru_cache(maxsize=4096)
 def is_available(op: Op, version: int | None) -> bool:
-    """Return whether an opset has at least one op type of an expression, with its attributes."""
+    """Return whether an opset has a type of an op with the attributes and inputs of the expression.
+
+    Args:
+        op: The expression.
+        version: The opset of the op's domain; None if the domain is not imported.
+    """
     if not op.is_standard:
         return True
     if version is None or op.domain not in known_domains():
@@ -440,7 +479,7 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
 
 
 _MAX_CHECKED_ELEMENTS = 4096
-"""Number of elements of the largest constants that `_check_rounding` reads."""
+"""Maximum number of elements of a constant that `_check_rounding` reads."""
 
 
 def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
@@ -451,11 +490,13 @@ def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
 
     Args:
         op_type: The op on the constants.
-        buffers: The operands and the result. Nothing is checked if one of them is large.
+        buffers: The operands and the result. Nothing is checked if one of them is large, not
+            computed yet, or has no float dtype.
 
     Raises:
-        Refused: Each element of an operand or of the result is lost in rounding, or an element of
-            the result is not finite.
+        Refused: At each element, an operand or the result of Add or Sub is lost in rounding, or the
+            result of Mul or Div underflows. Or an element of the result is not finite, although the
+            operands of Add, Sub or Cast are, or the op is Mul or Div.
     """
     arrays = [
         buffer.array()

@@ -1,4 +1,4 @@
-"""Changes of an example: dtypes, shapes, elements, attributes, operands, outputs and the opset."""
+"""Changes of an example: its declarations, constants, nodes, outputs and opset."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _DTYPES = (
 )
 _INTEGERS = (0, 1, -1, 2, 2**31 - 1, 2**53 + 1, 2**63 - 1, -(2**63), 1 - 2**63)
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 1e-40, 3e38, np.inf, -np.inf, np.nan)
-_MAX_ELEMENTS = 64  # of constants with changed elements
+_MAX_ELEMENTS = 64  # of a constant whose elements are changed
 _ATTRIBUTE = re.compile(r"(\w+)=(\[[^\]]*\]|\"[^\"]*\"|[^\s,<>]+)")
 _STRINGS = ("VALID", "SAME_UPPER", "SAME_LOWER", "edge", "reflect", "nonsense")
 _OPSETS = (7, 9, 10, 11, 12, 13, 14, 16, 18, 19, 20, 21, 22, 23, 24)
 
 
 def changes(example: Example) -> Iterator[str]:
-    """Yield changes in the form of a table.
+    """Yield changes of an example, as arguments of `Example.changed`.
 
-    A changed model may be invalid, and a rule need not match it. If onnxruntime runs the model and
-    the rule applies, the rule must preserve all bits.
+    A changed model may be invalid, and a rule need not apply to the changed model. If onnxruntime
+    runs the changed model and the rule applies, the rule must preserve the outputs.
     """
     for part in (_users, _constness, _dtypes, _shapes, _elements, _operands, _attributes):
         yield from part(example)
@@ -71,7 +71,7 @@ def _constness(example: Example) -> Iterator[str]:
 
 
 def _dtypes(example: Example) -> Iterator[str]:
-    """Yield other dtypes, for all values of the same dtype together and for each value."""
+    """Yield other dtypes, for all declarations of a dtype together and for each declaration."""
     declarations = [*example.inputs.values(), *example.constants.values()]
     for old in dict.fromkeys(declaration.dtype for declaration in declarations):
         same_dtype = [declaration for declaration in declarations if declaration.dtype == old]
@@ -85,7 +85,10 @@ def _dtypes(example: Example) -> Iterator[str]:
 
 
 def _shapes(example: Example) -> Iterator[str]:
-    """Yield other sizes for equal sizes in all shapes, and other shapes of each value."""
+    """Yield another size for each size, in all shapes that contain it, and other shapes.
+
+    Other shapes are yielded for each input and constant separately.
+    """
     declarations = [*example.inputs.values(), *example.constants.values()]
     for old in dict.fromkeys(d for declaration in declarations for d in declaration.dims):
         new_sizes = (str(int(old) + 1), "0", "1", "N") if old.isdigit() else ("1", "2", "3")
@@ -123,7 +126,10 @@ def _elements(example: Example) -> Iterator[str]:
 
 
 def _operands(example: Example) -> Iterator[str]:
-    """Yield other constants as operands of single nodes. Other consumers keep the old constant."""
+    """Yield other constants as operands of single nodes.
+
+    Only constants with one element are replaced. Other consumers keep the old constant.
+    """
     for text in example.nodes.values():
         head, _, operands = text.rpartition("(")
         for operand in re.findall(r"\w+", operands):
@@ -148,7 +154,7 @@ def _special(dtype: np.dtype[Any]) -> Sequence[float]:
 
 
 def _attributes(example: Example) -> Iterator[str]:
-    """Yield other values of the attributes of each node, and removed and added attributes."""
+    """Yield nodes with another value of an attribute, without an attribute, or with a new one."""
     opset = int(example.settings.get("opset", 17))
     for key, text in example.nodes.items():
         head, _, operands = text.partition("(")
@@ -165,7 +171,13 @@ def _attributes(example: Example) -> Iterator[str]:
 
 
 def _values(name: str, text: str, definition: onnx.defs.OpSchema.Attribute | None) -> Iterator[str]:
-    """Yield values of an attribute in text form. "" removes the attribute."""
+    """Yield values of an attribute in text form. "" removes the attribute.
+
+    Args:
+        name: The name of the attribute.
+        text: The current value in text form, or "" without a value.
+        definition: The definition of the attribute in the schema of the op, or None if unknown.
+    """
     kind = str(definition.type).rpartition(".")[2] if definition else ""
     yield ""
     if text.startswith("[") or kind == "INTS":

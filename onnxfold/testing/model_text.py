@@ -4,10 +4,11 @@ A model consists of inputs in parentheses, constants in ``<>``, and nodes in ONN
 
     (float[N,3] x, bool m) <float[3] c = {1, 2, 3}> t = Add(x, c) y = Where(m, t, x); opset 18
 
-A constant without a value has normally distributed elements, or positive ones with ``= positive``.
-A list with fewer values than elements is repeated. The elements of an input are adversarial: NaN,
-infinities, signed zeros, subnormals and the largest integers. An input can also have a value, or
-``= normal`` for normally distributed elements.
+A constant without a value has normally distributed elements, or positive elements with
+``= positive``. Its integers are random numbers from 0 to 8. A list with fewer values than elements
+is repeated. The elements of an input are adversarial: NaN, infinities, signed zeros, subnormals and
+the largest integers. An input can also have a value, or ``= normal`` for normally distributed
+elements.
 
 After the nodes, changes and settings follow, separated by ``;``. A declaration or a node replaces
 the one with the same name, or is added. ``input float c`` turns a constant into an input, and
@@ -16,14 +17,14 @@ are:
 
 - ``opset 18``: the opset, by default 17.
 - ``outputs y, t``: the outputs, by default those of the last node.
-- ``sizes N=1,2``: the sizes of a dynamic dimension to test.
-- ``runtime a b``: the runtime constants.
+- ``sizes N=1,2 M=3``: the sizes of dynamic dimensions to test.
+- ``runtime a b``: the names of the runtime constants.
 - ``times 2``: the number of applications of the rules, by default 1.
 - ``~1e-5``: the rules are inexact and apply only at level 2. The number is the maximum error,
   relative to the largest element.
 
 The ops that remain after the rules were applied follow after ``->``. ``...`` represents any other
-ops.
+ops. Nodes with constant results are not listed.
 
 A model in ONNX's text form, ``<ir_version: 10, ...> g (float[N] x) => (...) {...}``, can replace
 the inputs, constants and nodes.
@@ -63,11 +64,16 @@ class Declaration:
     """Sizes, and names of dynamic dimensions."""
     name: str
     value: str = ""
-    """The text of the elements. Empty for an input with adversarial elements."""
+    """The text of the elements, "normal" or "positive". If the text is empty, the elements of an
+    input are adversarial, and those of a constant are normally distributed."""
 
     @staticmethod
     def of(text: str) -> Declaration:
-        """Parse a declaration."""
+        """Parse a declaration.
+
+        Raises:
+            UsageError: The text is not a declaration.
+        """
         match = _DECLARATION.fullmatch(text)
         if match is None or match[1].upper() not in ir.DataType.__members__:
             raise UsageError(f"{text!r} is not a declaration such as float[N,3] x")
@@ -79,7 +85,14 @@ class Declaration:
         return f"{self.dtype}{dims} {self.name}" + f" = {self.value}" * bool(self.value)
 
     def array(self, sizes: dict[str, list[int]]) -> Array:
-        """Return the elements. The name is the seed of random elements."""
+        """Return the elements. The name is the seed of random elements.
+
+        Args:
+            sizes: The sizes of dynamic dimensions to test, by name. The first one is used.
+
+        Raises:
+            UsageError: The dtype is string, or a dynamic dimension has no size.
+        """
         dtype = ir.DataType[self.dtype.upper()].numpy()
         if dtype.kind == "O":
             raise UsageError(f"{self}: string constants are not supported; make it an input")
@@ -107,8 +120,8 @@ class Declaration:
 class Example:
     """A model in the short form, with the expected effect of rules.
 
-    The keys of inputs and constants are their names, those of nodes the names of their outputs, and
-    those of settings their first words.
+    The key of an input or constant is its name. The key of a node consists of the names of its
+    outputs, separated by ``, ``. The key of a setting is its first word.
     """
 
     inputs: dict[str, Declaration] = field(default_factory=dict)
@@ -116,13 +129,17 @@ class Example:
     nodes: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     after: str = ""
-    """The ops that remain after the rules were applied."""
+    """The ops that remain after the rules were applied. Empty if they are not checked."""
     location: str = ""
-    """The location of the text, and the changes that were applied to the text."""
+    """The location of the text, or the text itself, and the changes that were applied to it."""
 
     @staticmethod
     def of(text: str) -> Example:
-        """Parse an example in the short form or in ONNX's text form."""
+        """Parse an example in the short form or in ONNX's text form.
+
+        Raises:
+            UsageError: A declaration or a number is not valid, or a model in ONNX's text form.
+        """
         text = " ".join(text.split())
         if not text.startswith("<"):
             return Example().changed(text, text)
@@ -133,8 +150,11 @@ class Example:
         """Return a copy of this example with changes.
 
         Args:
-            text: The changes and settings.
+            text: The changes and settings, and perhaps the remaining ops after ``->``.
             location: The new location. By default, it is the current location with the changes.
+
+        Raises:
+            UsageError: A declaration or a number is not valid.
         """
         changes, arrow, after = text.partition("->")
         parts = (dict(self.inputs), dict(self.constants), dict(self.nodes), dict(self.settings))
@@ -176,7 +196,11 @@ class Example:
                 self.nodes[node.split(" = ")[0]] = node
 
     def _nodes_in_order(self) -> list[str]:
-        """Return the nodes that the outputs need, in topological order."""
+        """Return the nodes that the outputs need, in topological order.
+
+        Raises:
+            UsageError: There is no node, a name is unknown, or a value depends on itself.
+        """
         producers = {name: key for key in self.nodes for name in key.split(", ")}
         seen = {*self.inputs, *self.constants, ""}
         ordered = list[str]()
@@ -257,6 +281,9 @@ def _parsed(text: str, source: str) -> onnx.ModelProto:
     Args:
         text: The text.
         source: The part of the text that the user has written, for errors.
+
+    Raises:
+        UsageError: The text is not valid.
     """
     try:
         return onnx.parser.parse_model(text)

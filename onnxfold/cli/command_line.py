@@ -47,7 +47,7 @@ Examples:
 
 
 class OptimizeByDefault(click.Group):
-    """A group that runs `optimize` without its name, as users of other optimizers expect.
+    """A group whose default command is `optimize`, as users of other optimizers expect.
 
     `onnxfold IN OUT` is short for `onnxfold optimize IN OUT`.
     """

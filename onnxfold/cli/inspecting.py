@@ -1,9 +1,8 @@
 """Commands that write no optimized model.
 
-`compare`, `inspect` and `bench` compare, show and measure models and bundles. `explain` explains
-the decisions of an optimization, and `reduce` reduces a model that fails. `adapters` matches the
-tensors of adapters. `rules`, `rules check` and `passes` list the rules, certify rules and list the
-passes. `doctor` describes the installation.
+`compare`, `inspect`, `explain`, `bench`, `reduce` and `adapters` examine models, bundles and files
+of adapters. `rules` and `passes` list the rules and passes, and `rules check` certifies rules.
+`doctor` describes the installation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Split a model. Nodes that depend only on runtime constants move to runtime_fold."""
+"""Split a model by its runtime constants, and list the inputs that could be runtime constants."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ADAPTERS = "*.lora_?.*"
 logger = logging.getLogger("onnxfold")
 
 _MAX_ROWS = 12
-"""Maximum number of candidates in the text."""
+"""Maximum number of candidates in the printed table, besides the pair, and of listed inputs."""
 
 _MAX_PAIRED = 12
 """Maximum number of inputs whose pairs are examined."""
@@ -74,12 +74,14 @@ def split(
 ) -> Bundle:
     """Split a model into runtime_fold and entry, and write both parts as a bundle.
 
-    runtime_fold contains the nodes that depend only on runtime constants. It runs once for each
-    setting of the runtime constants. Entry computes the outputs of the source from the other inputs
-    and the outputs of runtime_fold.
+    runtime_fold contains nodes that depend only on runtime constants. It runs once for each setting
+    of the runtime constants. Entry contains all other nodes and runs every time. The inputs of
+    entry are inputs of the source and the outputs of runtime_fold. A node that depends only on
+    runtime constants remains in entry if running it takes less time than feeding its results.
 
-    The function writes ``entry.onnx``, ``runtime_fold.onnx``, ``manifest.json`` and compiled
-    kernels.
+    The function writes ``entry.onnx`` and ``manifest.json``. If runtime_fold has outputs, it also
+    writes ``runtime_fold.onnx`` and compiled kernels. Data files contain the weights if the source
+    has external data.
 
     Args:
         source: A path, an ``ir.Model``, an ``onnx.ModelProto`` or a ``torch.onnx.ONNXProgram``. The
@@ -133,8 +135,8 @@ def split(
 def _reasons_without_kernel(manifest: Manifest, backend: str, *, strict: bool) -> dict[str, str]:
     """Return the reasons why components have no kernel, by the first output of the component.
 
-    With ``strict``, a component requires a kernel for each target CPU. Otherwise, a component that
-    has kernels for some target CPUs only is reported by a warning.
+    With ``strict``, a component requires a kernel for each target CPU. Otherwise, one kernel is
+    sufficient, and a warning contains the reasons for the other target CPUs.
     """
     result: dict[str, str] = {}
     for outputs, kernels in manifest.kernels_by_component.items():
@@ -162,7 +164,7 @@ class Candidate:
         nodes: The number of nodes that would run once.
         work: The share of these nodes in the work of a run at nominal sizes, from 0 to 1.
         nbytes: Size in bytes of the tensors that would be cached, at nominal sizes.
-        level: The required optimization level.
+        level: The optimization level that is required for holding them constant.
     """
 
     names: list[str]
@@ -177,11 +179,11 @@ class Candidates(Printable):
     """The candidates for runtime constants of a model, sorted by descending share of the work.
 
     Attributes:
-        nodes: The number of nodes of the model, without those that are folded at compile time.
+        nodes: The number of nodes of the main graph, without those that are folded at compile time.
         found: The candidates with nodes that would run once: single inputs, inputs with similar
             names, and adapters.
-        pair: The best pair of inputs. None if no more work would run once than with one of these
-            inputs.
+        pair: The pair of inputs that saves the most work. None if the pair saves no more than one
+            of its inputs.
         others: The single inputs without nodes that would run once.
     """
 
@@ -216,7 +218,11 @@ class Candidates(Printable):
 
 @checked
 def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
-    """Return the inputs that are worth holding constant, see `split`. Nothing is written."""
+    """Return the inputs that could be runtime constants, and the work that each would save.
+
+    The source and the arguments are those of `split`. Nothing is written. Inputs that would make
+    the whole model constant are omitted.
+    """
     original = storage.model_in(source)
     with storage.explained(original):
         prepared = _Prepared(original, arguments, None)
@@ -246,7 +252,7 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
     model = storage.opened(original)
     weight_names = (*model.graph.initializers, *parameter_names(model).values())
     if fnmatch.filter(weight_names, ADAPTERS):
-        # Adapters are merged with other weights, which may change last bits.
+        # Merging adapters with other weights may change the last bits, so it requires level 2.
         merging: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
         adapted = _Prepared(original, merging, None)
         names = adapted.names
@@ -262,7 +268,10 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemoryBundle:
-    """Split a model like `split`, but write only kernels."""
+    """Split a model like `split`, but keep both parts in memory.
+
+    Only compiled kernels and the stages of ``dump_ir`` are written.
+    """
     original = storage.model_in(source)
     with storage.explained(original):
         bundle = _split(original, backend, arguments)
@@ -273,7 +282,7 @@ def split_in_memory(
 def _compile(
     bundle: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
-    """Compile the components of runtime_fold, and write the stages if a folder is given."""
+    """Compile the components of runtime_fold, and write the stages if ``dump_ir`` is given."""
     options = arguments.get("backend_options", ())
     seconds = arguments.get("compile_seconds", 120.0)
     target_cpu = arguments.get("target_cpu")
@@ -302,7 +311,22 @@ def _split(
     strict: bool = False,
     folder: Path | None = None,
 ) -> InMemoryBundle:
-    """Split a model in memory, see `split`. The caller will write the bundle to ``folder``."""
+    """Split a model in memory, see `split`.
+
+    Args:
+        source: The model.
+        backend: The name of a backend.
+        arguments: The arguments of `split`.
+        strict: Whether the backend must compile every component.
+        folder: The folder to which the caller will write the bundle. None if it is not written.
+
+    Returns:
+        The bundle, without kernels.
+
+    Raises:
+        UsageError: An argument is invalid, or the bundle would overwrite the source.
+        ModelError: The source is not valid.
+    """
     target_cpu = arguments.get("target_cpu")
     check_name(backend, arguments.get("backend_options", ()), strict, target_cpu)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
@@ -358,7 +382,23 @@ def _split(
 
 
 class _Prepared:
-    """A model before the cut: its constants are folded, and selected weights are inputs."""
+    """A model before the cut: selected weights are inputs, and constants are folded.
+
+    With ``fold_at="runtime"``, constants are not folded.
+
+    Attributes:
+        model: The prepared model.
+        fold_at: The argument of `split`.
+        max_cache: The argument of `split`.
+        options: The options of the optimization, without those that fix dimensions.
+        names: The selection of runtime constants, with the names of weights in the file.
+        selected: The names of the runtime constants in the order of the inputs.
+        weights: The runtime constants that were weights.
+        ranks: The ranks of adapters in the file, by the names of their dynamic dimensions.
+        nominal: The sizes of symbolic dimensions by name, including the ranks.
+        nodes: The number of nodes of the main graph of the source.
+        nbytes: Size of the source in bytes, without removed metadata.
+    """
 
     def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
         model = storage.opened(source)
@@ -380,8 +420,8 @@ class _Prepared:
         selected = select_runtime_constants(model, self.names, overridable=overridable)
         self.selected = _names(selected)
         if not model.graph.initializers.keys().isdisjoint(self.selected):
-            model.ir_version = max(model.ir_version, 4)  # before, defaults cannot be replaced
-            # Models with an older IR version need not import an opset.
+            model.ir_version = max(model.ir_version, 4)  # the first with replaceable defaults
+            # A model with an IR version before 3 need not import an opset.
             model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
         self.nodes = model.graph.num_nodes()
         self.nbytes = storage.planned(model).size
@@ -402,9 +442,14 @@ class _Prepared:
         self.nbytes -= result.removed_metadata_bytes
 
     def cut(self, model: ir.Model, names: Collection[str]) -> RuntimeCut:
-        """Return the cut between the nodes that depend on constants only and all other nodes.
+        """Return the cut of a model between runtime_fold and entry.
 
-        Constant outputs of the model are separated first, see `separate_outputs`.
+        The model is changed first: nodes of bodies move to the main graph (`hoist`), and constant
+        outputs are separated (`separate_outputs`).
+
+        Args:
+            model: The model or a copy of it.
+            names: The names of the runtime constants.
         """
         selected = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, selected)
@@ -421,9 +466,10 @@ class _Prepared:
         return cut
 
     def optimized(self, part: ir.Model, bytes_before: int = 0) -> ir.Model:
-        """Optimize one of the two parts.
+        """Optimize one of the two parts, and return it.
 
-        ``bytes_before`` is its size before the optimization, or 0 if unknown.
+        With ``fold_at="runtime"``, the part is returned unchanged. ``bytes_before`` is the size of
+        the part before the optimization, or 0 if it is unknown.
         """
         if self.fold_at != "compile":
             return part

@@ -1,4 +1,4 @@
-"""Threads in which sessions do work in the background."""
+"""A thread in which a session works in the background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class BackgroundThread:
     """A thread that calls a function once. `close` ends the child processes of the function.
 
     Args:
-        work: The function. It must not refer to the owner of the thread.
+        work: The function. It must not keep the object alive that owns this thread.
         delay: Seconds before the call. Setting `is_urgent` ends the delay.
     """
 
@@ -30,7 +30,11 @@ class BackgroundThread:
         self._thread.join(timeout)
 
     def close(self) -> None:
-        """End the child processes of the function, and wait for the thread."""
+        """End the child processes of the function, and wait for the thread.
+
+        If the delay has not ended, it ends now, and the function is called. In the thread itself,
+        the method does not wait.
+        """
         self._processes.close()
         self.is_urgent.set()
         if self._thread is not threading.current_thread():

@@ -1,4 +1,4 @@
-"""Detect repeated input values, to select the inputs to hold constant and the values to fold.
+"""Detect input values that repeat, to select the inputs to hold constant and the values to fold.
 
 Values are compared by their keys, see `onnxfold.runtime.sessions.constant_values.content_key`. The
 classes are not thread-safe.
@@ -16,11 +16,11 @@ MOST_NEW = 64
 """Number of successive runs with new values after which values are not expected to repeat.
 
 If several threads start a sequence at the same time, each of their first runs has a new value. A
-session seldom has more threads than this number.
+session seldom has more threads than this number. `InputWatch` remembers as many values per input.
 """
 
 _DEFAULT = "default"
-"""Key of an input that is not fed, so that it has its default value."""
+"""Key of an input that is not fed and therefore has its default value."""
 
 
 class InputWatch:
@@ -45,9 +45,11 @@ class InputWatch:
     def observe(self, feed: Mapping[str, Feed]) -> frozenset[str]:
         """Record the values of a run, and return the inputs to hold constant.
 
+        An input whose value has no key, see `content_key`, does not repeat.
+
         Returns:
-            The union of the sets that repeated. If it contains all required inputs, the first of
-            these sets. If no set repeated, an empty set.
+            The union of the sets that repeated. If the union contains all required inputs, the
+            first set that repeated. If no set repeated, an empty set.
         """
         repeated = set()
         for name, recent in self._recent.items():
@@ -89,7 +91,7 @@ class ValueHistory:
         self._last: Hashable | None = None
 
     def add(self, key: Hashable) -> bool:
-        """Record the value of a run, and return whether to fold it."""
+        """Record the value of a run, and return whether to fold the value."""
         expects_repetition = self._last is None or self._uses.get(self._last, 0) >= 2
         uses = self._uses.pop(key, 0) + 1
         self._uses[key] = uses

@@ -37,11 +37,12 @@ _memcmp = memory_comparison()  # it does not hold the GIL
 def content_key(value: Feed) -> Hashable | None:
     """Return a key that is equal for values with the same dtype, shape and bits.
 
-    The key of a small tensor contains its elements. The key of a larger tensor contains the 128-bit
-    XXH3 hash of its elements. The seed of the hash is a secret of this process.
+    The key of a small tensor or a tensor of strings contains the elements. The key of a larger
+    tensor contains the 128-bit XXH3 hash of the elements. The seed of the hash is a secret of this
+    process.
 
     Returns:
-        The key. None for a value whose elements are unknown, such as a tensor on a GPU.
+        The key. None for a value whose elements cannot be read, such as a tensor on a GPU.
     """
     if type(value) is np.ndarray and value.dtype.kind in "biuf":
         elements: Array = value
@@ -62,12 +63,20 @@ def content_key(value: Feed) -> Hashable | None:
 class ConstantValue:
     """A copy of the value of a runtime constant, with which later values are compared bit by bit.
 
-    Read-only arrays are copied too, because their owners can make them writable again. Without
-    ``copies``, the value is not copied and must not change while this object is used. Values other
+    Read-only arrays are copied too, because their owners can make them writable again. Values other
     than tensors in the CPU's memory are not copied, and later values never equal them.
 
+    Args:
+        info: The name and type of the runtime constant.
+        value: The value.
+        copies: Whether to copy the value. Otherwise it must not change while this object is used.
+
     Attributes:
-        feed: The copy as a value of onnxruntime.
+        feed: The copy, or the value if it is not copied, as an ``OrtValue``.
+
+    Raises:
+        UsageError: onnxruntime does not support the value, or the value does not have the type
+            ``info``.
     """
 
     def __init__(self, info: TensorInfo, value: Feed, *, copies: bool = True) -> None:
@@ -98,7 +107,10 @@ class ConstantValue:
             self._small = self._elements.tobytes()
 
     def is_same(self, value: Feed) -> bool:
-        """Return whether another value has the same type, shape and bits."""
+        """Return whether another value has the same type, shape and bits.
+
+        The result is False if the elements of one of the two values cannot be read.
+        """
         elements = self._elements
         if elements is None:
             return False
@@ -122,12 +134,14 @@ class ConstantValue:
         return not _memcmp(elements.ctypes.data, other.ctypes.data, elements.nbytes)
 
     def digest(self, *, is_shared: bool) -> bytes:
-        """Return a hash of type, shape and elements. It is random if the elements are unknown.
+        """Return a hash of the type, shape and elements of the value.
+
+        If the elements cannot be read, the result is a random number that this object keeps.
 
         Args:
-            is_shared: Whether other processes use the hash. It is then a SHA-256 hash. Otherwise it
-                is an XXH3 hash, which takes a tenth of the time. Its seed is a secret of this
-                process, so nobody can construct a value that has the hash of another value.
+            is_shared: Whether other processes use the hash. If so, the hash is SHA-256. Otherwise,
+                the hash is XXH3, which takes a tenth of the time. The seed of XXH3 is a secret of
+                this process, so nobody can construct a value that has the hash of another value.
         """
         if is_shared not in self._digests:
             self._digests[is_shared] = self._compute_digest(is_shared)

@@ -34,7 +34,7 @@ MAX_MODEL = (1 << 31) - 1
 
 # In a single file, tensors of at least this many bytes are written without the protobuf library.
 INLINE_BELOW = 4096
-# With external data, initializers of at least this many bytes are external. Smaller ones may be
+# With external data, initializers of at least this many raw bytes are external. Smaller ones may be
 # shapes, axes and scales, which shape inference needs in the model.
 EXTERNAL_FROM = 1024
 
@@ -46,7 +46,10 @@ _SMALL_ALIGNMENT = 64
 
 @dataclass
 class FilePlan:
-    """The literal bytes and the tensors of a file at their offsets. ``size`` is its length."""
+    """The literal bytes and the tensors of a file, with their offsets.
+
+    ``size`` is the length of the file in bytes.
+    """
 
     size: int = 0
     literals: list[tuple[int, bytes]] = field(default_factory=list)
@@ -54,14 +57,17 @@ class FilePlan:
 
 
 class DataPlan:
-    """The layout of a data file. Tensors with equal spans of a file share their bytes."""
+    """The layout of a data file. Tensors with the same span of an old file share their bytes."""
 
     def __init__(self) -> None:
         self.file = FilePlan()
         self._offsets: dict[Any, int] = {}
 
     def add(self, tensor: ir.TensorProtocol, length: int, span: Span | None) -> int:
-        """Add a tensor, and return its offset in bytes. Its current bytes may be at ``span``."""
+        """Add a tensor unless its bytes were added before, and return their offset in bytes.
+
+        ``span`` is the position of the bytes in an old file; None if they are not in a file.
+        """
         key = (span.file.key, span.offset, span.length) if span else id(tensor)
         if key not in self._offsets:
             alignment = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
@@ -72,7 +78,7 @@ class DataPlan:
         return self._offsets[key]
 
     def planned(self) -> FilePlan | None:
-        """Return the plan of the file; None if it has no tensors."""
+        """Return the plan of the file; None if the file has no tensors."""
         return self.file if self.file.tensors else None
 
 
@@ -87,10 +93,13 @@ class SavePlan:
     Attributes:
         model: Returns the plan of the .onnx file for a name of the data file.
         data: The plan of the data file; None if no data file is written.
-        shared: Bytes of tensors that remain in existing files.
-        locations: Locations of those files.
-        size: Bytes of the files; exact if the name of the data file is as long as the placeholder.
-        raw_tensors: The tensors that are written without protobuf, including all tensors in files.
+        shared: Bytes of the tensors that remain in existing files.
+        locations: Locations of these existing files, relative to the folder of the model.
+        size: Bytes of the files to write, without existing files. The number is exact if the name
+            of the data file is as long as the placeholder.
+        raw_tensors: The tensors whose bytes protobuf does not serialize: the planned tensors of
+            both files, and the tensors that remain in existing files. All tensors with bytes in
+            files are included.
     """
 
     model: Callable[[str], FilePlan]
@@ -102,10 +111,14 @@ class SavePlan:
 
 
 def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = None) -> SavePlan:
-    """Plan a model in one file of up to 2 GiB, or with ``share``, a model with a data file.
+    """Plan the files of a model: a single .onnx file, or with ``share``, also a data file.
 
-    ``share`` returns the location by which the new model may refer to a span of an existing file,
-    or None.
+    ``share`` returns the location by which the new model may refer to a span of an existing file.
+    It returns None for a span that is written to the data file.
+
+    Raises:
+        UsageError: The .onnx file would exceed 2 GiB.
+        ModelError: The model cannot be serialized.
     """
     placeholders = Placeholders()
     data = DataPlan()
@@ -120,7 +133,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, sizes_of(tensor))
         min_bytes = INLINE_BELOW if share is None else EXTERNAL_FROM
-        # in typed fields such as ``int64_data``, small numbers take one byte each
+        # typed fields such as ``int64_data`` are kept, because small numbers take one byte in them
         if is_a(tensor, ir.TensorProtoTensor):
             is_raw = bool(tensor.raw.HasField("raw_data"))
         else:
@@ -128,8 +141,9 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
         if not external and (length < min_bytes or not is_raw):
             return False
         raw_tensors.append(tensor)
-        # Small external tensors become internal, because shape inference needs them. Attributes
-        # remain internal, because onnxruntime does not always read them from a data file.
+        # Small external tensors become internal, because shape inference needs them. Internal
+        # attributes remain internal, because onnxruntime does not always read attributes from a
+        # data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
             proto.raw_data = placeholders.add((tensor, length))
             return True
@@ -165,7 +179,11 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
 
 
 def model_bytes(model: ir.Model) -> int:
-    """Return the bytes of the files of a model, or of the serialized model if it is in memory."""
+    """Return the size of a model in bytes.
+
+    The size is that of the files or the message from which the model was loaded. For any other
+    model, it is the size of the files that would be written.
+    """
     loaded_bytes = model.meta.get(BYTES_KEY)
     return planned(model).size if loaded_bytes is None else int(loaded_bytes)
 
@@ -175,9 +193,14 @@ def planned(
     external_data: bool | str | None = None,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan to write ``model``, by default in the layout of its source; see `save`.
+    """Plan the files of ``model``; see `save` for ``external_data`` and `plan_model` for ``share``.
 
-    ``share`` implies external data; see `plan_model`.
+    ``share`` implies external data. By default, the layout is that of the source. A model that
+    exceeds 2 GiB gets external data unless ``external_data`` is False.
+
+    Raises:
+        UsageError: The .onnx file would exceed 2 GiB.
+        ModelError: The model cannot be serialized.
     """
     external = bool(external_data) or share is not None
     if external_data is None and not external:
@@ -195,11 +218,11 @@ def planned(
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
-    """Return a function from a span to the location by which a model at ``target`` may refer to it.
+    """Return a function that returns the location of a span's file relative to ``folder``, or None.
 
-    A file can be shared if it is in ``folder`` or a subfolder and has not changed since it was
-    mapped. Its name must be valid in a model. The target itself cannot be shared, because it will
-    be replaced.
+    The result is None if a model at ``target`` cannot share the file. A shared file must be in
+    ``folder`` or a subfolder, must not have changed since it was mapped, and must have a name in
+    UTF-8. The file at ``target`` is not shared, because the save replaces it.
     """
 
     @functools.cache
@@ -214,7 +237,11 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
 
 
 def with_holes(proto: onnx.ModelProto, placeholders: Placeholders) -> FilePlan:
-    """Serialize ``proto`` with gaps for the tensors whose bytes are placeholders."""
+    """Serialize ``proto`` with gaps for the tensors whose bytes are placeholders.
+
+    Raises:
+        UsageError: The file would exceed 2 GiB.
+    """
     try:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # upb raises EncodeError or ValueError above 2 GiB

@@ -1,4 +1,4 @@
-"""Writing of tensors to files from computed tiles, other files or memory."""
+"""Writing of planned files. Their tensors are computed in tiles, or are in files or memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from onnxfold.ir.storage.tensors import Span, is_streamed, span_of
 from onnxfold.support import forks, system
 from onnxfold.support.parallel import for_each
 
-# Bytes of a tile. A tile fits into the second-level cache of a core.
+# Approximate bytes of a tile, and maximum bytes of one read call. A tile fits into the second-level
+# cache of a core.
 TILE = 1 << 20
-# Tensors with fewer bytes are not computed in tiles.
+# Tensors with fewer bytes are not computed in tiles if their elements are known (``is_known``).
 _STREAMED_FROM = 1 << 16
-# Bytes of one write call. For longer calls, the system allocates memory in pieces of 2 MiB, and
-# clears each piece or fetches it from the host at once. This takes four times the system time on
-# ext4.
+# Maximum bytes of one write call. For longer calls, the system allocates memory in pieces of 2 MiB,
+# and clears each piece or fetches it from the host at once. This takes four times the system time
+# on ext4.
 _WRITE = 1 << 20
-# Bytes of one copy call, so that Ctrl-C and progress are handled between two calls.
+# Maximum bytes of one copy call and of one part in `Writer.write`. Ctrl-C and progress are handled
+# after each call or part.
 _COPY = 64 << 20
-# Tensors of at least this many bytes are synced by a background thread.
+# After a tensor of at least this many bytes, `write_plan` starts a sync in the background if it has
+# an executor.
 _SYNCED_FROM = 16 << 20
 
 
@@ -37,13 +40,15 @@ _SYNCED_FROM = 16 << 20
 class Tile:
     """A part of a tensor's stored bytes (little-endian, sub-byte types packed).
 
+    A tile has one or more segments of the same length.
+
     Attributes:
-        offset: Its start in the tensor, in bytes.
+        offset: The start of the first segment in the tensor, in bytes.
         nbytes: The length of all segments together, in bytes.
         read: Fills a contiguous uint8 array of exactly ``nbytes`` bytes. The array is reused
             afterwards. Several threads call it concurrently for different tiles, so it should
             release the GIL.
-        rows: The number of segments, which have the same length.
+        rows: The number of segments.
         pitch: The distance between the starts of two segments in the tensor, in bytes; unused for a
             single segment.
     """
@@ -61,9 +66,14 @@ def write_tiles(
     threads: int,
     after_tile: Callable[[], object] = lambda: None,
 ) -> None:
-    """Compute tiles with several threads, and call ``put`` with their segments and offsets.
+    """Compute tiles with up to ``threads`` threads, and write their segments with ``put``.
 
-    ``after_tile`` is called in the calling thread after each tile.
+    Args:
+        tiles: The tiles of a tensor.
+        put: Called with the bytes of a segment and its offset in the tensor. Several threads may
+            call it concurrently. The memory of the segment is reused afterwards.
+        threads: The maximum number of threads.
+        after_tile: Called in the calling thread after each tile.
     """
     local = threading.local()
 
@@ -94,9 +104,15 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 
 @dataclass(eq=False)
 class Writer:
-    """A writer of bytes into files, one tensor at a time, with parallel tiles.
+    """A writer of bytes and tensors to files.
 
-    ``progress`` is called with the bytes written and ``total``.
+    One tensor is written at a time, but several threads compute its tiles.
+
+    Attributes:
+        threads: The maximum number of threads.
+        total: The number of bytes to write.
+        progress: Called in the calling thread with the number of written bytes and ``total``.
+        done: The number of written bytes.
     """
 
     threads: int
@@ -105,7 +121,7 @@ class Writer:
     done: int = 0
 
     def write(self, fd: int, offset: int, data: Any) -> None:
-        """Write the bytes of an object with the buffer protocol at ``offset``."""
+        """Write the bytes of a one-dimensional buffer of bytes at ``offset``."""
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]
@@ -137,7 +153,11 @@ class Writer:
             file.release(start + done, len(part))
 
     def copy(self, fd: int, offset: int, length: int, source_fd: int, start: int) -> None:
-        """Copy ``length`` bytes at ``start`` of the descriptor ``source_fd`` to ``offset``."""
+        """Copy ``length`` bytes at ``start`` of ``source_fd`` to ``offset`` of ``fd``.
+
+        Raises:
+            OSError: The bytes cannot be copied, or the source is too short.
+        """
         done = 0
         uses_copy_range = True
         while done < length:
@@ -194,7 +214,11 @@ class Writer:
 def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
     """Write a file by its plan, and release streamed tensors.
 
-    A background thread writes large tensors to the disk while the next ones are computed.
+    If ``background`` is given, it syncs the file after each large tensor while the next tensors are
+    computed. The function waits for these syncs.
+
+    Raises:
+        OSError: The file cannot be written, or a sync failed.
     """
     os.ftruncate(fd, plan.size)
     for offset, literal in plan.literals:
@@ -204,7 +228,7 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | N
     for hole in plan.tensors:
         if not hole.length:
             continue
-        # a tensor with several uses is computed once
+        # a tensor with several positions is computed once, and then copied
         first_offset = written.setdefault(id(hole.tensor), hole.offset)
         if first_offset != hole.offset:
             writer.copy(fd, hole.offset, hole.length, fd, first_offset)

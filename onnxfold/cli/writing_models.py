@@ -79,7 +79,8 @@ from onnxfold.support.errors import about
     option(
         "--dump-ir",
         metavar="DIR",
-        help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
+        help="Write the graph after each pass that changed it into a new or empty folder: text, "
+        ".dot, difference.",
     ),
     flag("--advise", help="Also count the nodes that other options would remove."),
 )
@@ -146,8 +147,11 @@ def _single_destination(
 ) -> str:
     """Return OUT, which must be given once, as an argument or with -o.
 
-    Without -o, an existing file is not overwritten: if the shell expands a pattern, the second
-    argument is another input.
+    Without -o and ``force``, an existing file is only overwritten if it is IN. If the shell has
+    expanded a pattern, the second argument is another input.
+
+    Raises:
+        click.UsageError: OUT is missing, given twice or would be overwritten, or a path is "-".
     """
     if destination is not None and output is not None:
         raise click.UsageError("OUT is given twice, as an argument and with -o")
@@ -170,7 +174,8 @@ def _single_destination(
     type=FOLDER,
     metavar="DIR",
     required=True,
-    help="Folder or URL for the results. Their paths in it are those below MODEL.",
+    help="Folder or URL for the results. Each result has the path in DIR that its source has below "
+    "MODEL.",
 )
 @number(
     "--workers",
@@ -200,8 +205,8 @@ def _single_destination(
 def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
     """Optimize many models in parallel.
 
-    MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. Files in DIR are
-    never used as sources.
+    MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. A local folder or
+    pattern does not match files in DIR.
 
     A failed model is reported and does not stop the batch. Models finished by an earlier batch
     with the same options are skipped, so an interrupted batch resumes. The exit code is 0 if all
@@ -247,9 +252,9 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
     """Measure several optimizations of IN on this machine and write the fastest to OUT.
 
     Candidates are IN itself, -O1, -O2, -O2 --target onnxruntime, and -O1 and -O2 with --value-info.
-    Each is compared with IN. A candidate with additional inexact rules must be faster than the
-    candidates before it by more than the spread of the runs. The result is never one that was
-    measured slower than IN.
+    Each candidate is compared with IN. A candidate with other applications of inexact rules must be
+    faster than the best candidate before it by more than the spread of the runs. The result is
+    never a candidate that was measured to be slower than IN.
     """
     import onnxfold
 
@@ -284,7 +289,7 @@ def infer_shapes(
 
     Sizes are numbers, names of the inputs' dimensions, or expressions of these such as 2*seq. Only
     value_info changes. Nodes, names, weights, metadata, inputs and outputs do not. Data files of IN
-    are copied, unless OUT is IN.
+    are copied, unless OUT is IN or --share-weights is given.
     """
     import onnxfold
 
@@ -323,9 +328,11 @@ def split(
     The first part depends only on runtime constants. These are inputs that are equal in many runs.
 
     The command writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
-    Without --runtime-const and --overridable, it lists the inputs that are worth holding constant,
-    each alone and the best pair. The list has the nodes that would run once, their share of the
-    work, and the bytes cached, at nominal sizes. Nothing is written then, and the exit code is 2.
+
+    If neither the options nor IN declare runtime constants, the command writes nothing, and the
+    exit code is 2. It lists the inputs that are worth holding constant, each alone and the best
+    pair. The list has the nodes that would run once, their share of the work, and the bytes cached,
+    at nominal sizes. With --fold-at runtime, no runtime constants are required.
     """
     from onnxfold.analysis.constness import recorded
     from onnxfold.ir import storage

@@ -37,7 +37,7 @@ class Lookup(Op):
 
 @op("ai.onnx.ml::CategoryMapper", "ai.onnx.ml::OneHotEncoder")
 class Categories(Lookup):
-    """An op that maps categories to integers, or to one-hot vectors."""
+    """An op that maps categories to integers and back, or to one-hot vectors."""
 
     word_attributes = ("cats_strings",)
 

@@ -1,4 +1,7 @@
-"""Definitions of ops of onnxruntime in the domain com.microsoft."""
+"""Definitions of ops of onnxruntime in the domain com.microsoft.
+
+Other modules define some of these ops together with the corresponding ops of ONNX.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class SkipNormalization(Op):
     """A normalization of the sum of two operands."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the type of the first operand for the result and the normalized sum."""
+        """Return the type of the first operand for the result, and for the sum as fourth output."""
         a.may_fail_unless(False)
         (fact,) = a.like(a.shape(0))
         return [fact, UNKNOWN, UNKNOWN, fact][: a.n_outputs]
@@ -57,7 +60,7 @@ class MatMulIntegerToFloat(Product):
     """A product of quantized matrices."""
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
-        """Return the dtype of the scale."""
+        """Return the product with the dtype of the scale of the left factor."""
         return a.like(shape, 2)
 
 
@@ -66,7 +69,7 @@ class MatMulNBits(Op):
     """A product of rows and a matrix that is quantized in blocks."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the rows of the operand with N columns."""
+        """Return the shape of the first operand with N as the last size."""
         a.may_fail_unless(False)
         return a.like((*a.shape(0)[:-1], a.attributes["N"]))
 
@@ -88,7 +91,7 @@ class Attention(Op):
     """Attention with the projections of queries, keys and values."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the first output, [batch, sequence, size]."""
+        """Return the first output, [batch, sequence, size]. The other facts are unknown."""
         a.may_fail_unless(False)
         batch, length, _ = a.shape(0)
         sizes = a.attributes.get("qkv_hidden_sizes")
@@ -104,7 +107,8 @@ class GroupQueryAttention(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [batch, sequence, size], then keys and values [batch, heads, length, head size].
 
-        The length of keys and values is unknown: it is at least the length of the cache.
+        The length of keys and values is unknown: it is at least the length of the cache. If keys or
+        values are quantized, the facts of both are unknown.
         """
         a.may_fail_unless(False)
         algebra = a.algebra
@@ -129,7 +133,11 @@ class MultiHeadAttention(Op):
     """Attention of several heads."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the first output, [batch, sequence, size], unless the operands are packed."""
+        """Return the first output, [batch, sequence, size]. The other facts are unknown.
+
+        Raises:
+            Undecided: Keys or queries are packed with the values, or a shape is unknown.
+        """
         a.may_fail_unless(False)
         batch, length, _ = a.shape(0)
         if a.input(2) is None:
@@ -152,7 +160,7 @@ class QuantizedBinary(Op):
     """A sum or a product of quantized tensors that broadcast."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Broadcast the shapes of the two tensors."""
+        """Return the broadcast shape of the two tensors."""
         a.may_fail_unless(False)
         return a.like(a.broadcast(a.shape(0), a.shape(3)))
 
@@ -162,7 +170,7 @@ class QuantizedConcat(Op):
     """A concatenation of quantized tensors."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Add the sizes along the axis."""
+        """Return the sum of the sizes along the axis, with the dtype of the result's zero point."""
         a.may_fail_unless(False)
         tensors = range(2, len(a.inputs), 3)
         shapes = [a.shape(k) for k in tensors]
@@ -194,7 +202,7 @@ class DynamicQuantizeLSTM(Op):
     """A recurrent layer with quantized weights."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return [length, directions, batch, size], then the last states of output and cell."""
+        """Return [length, directions, batch, size], then the last hidden state and cell state."""
         a.may_fail_unless(False)
         length, batch, _ = a.shape(0)
         directions, size, _ = a.shape(2)
@@ -208,7 +216,10 @@ class LinearAttention(Op):
     """An attention with a recurrence on keys and values instead of a softmax."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return [batch, sequence, size], and the state [batch, heads, key size, value size]."""
+        """Return [batch, sequence, size], and the state [batch, heads, key size, value size].
+
+        If the op keeps several states, the state has another axis at the front.
+        """
         a.may_fail_unless(False)
         algebra = a.algebra
         attributes = a.attributes
@@ -229,7 +240,10 @@ class CausalConvWithState(Op):
     """A convolution of each channel over the current and earlier positions."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the type of the operand, and the state for the next call."""
+        """Return the type of the operand, and the state for the next call.
+
+        The state is unknown unless the convolution has one dimension.
+        """
         a.may_fail_unless(False)
         attributes = a.attributes
         sizes = a.shape(0)
@@ -251,15 +265,18 @@ _CUDA_ONLY = ("input_channels", "input_channel_offset", "state_length", "state_u
 """Attributes that change the shapes. onnxruntime implements them only for CUDA."""
 
 _PAST_STATE = 3
-"""The index of the operand with the state of the previous call, in both ops."""
+"""The index of the operand with the state of the previous call, in both ops with a state."""
 
 
 def _state_window(a: Application) -> tuple[int, ...]:
-    """Return the size of the axis of kept states; empty if the op keeps only the last state."""
+    """Return the size of the axis of kept states, or () if the op keeps only the last state."""
     window = a.attributes.get("state_window", 0)
     return (window,) if window else ()
 
 
 def _state(a: Application, shape: Shape) -> Sequence[Fact]:
-    """Return the next state with the dtype of the past state; unknown if it is omitted."""
+    """Return the next state with the dtype of the past state.
+
+    The next state is unknown if the past state is omitted.
+    """
     return [UNKNOWN] if a.input(_PAST_STATE) is None else a.like(shape, _PAST_STATE)

@@ -1,10 +1,10 @@
 """The backend onnx-mlir, which compiles a model to a shared library ahead of time.
 
-The compiler is a binary or a container image. A binary is preferred: the one in the environment
-variable ``ONNXFOLD_ONNX_MLIR`` or, if it is not set, ``onnx-mlir`` on the PATH. Otherwise, docker
-or podman, or only the engine in ``ONNXFOLD_CONTAINER_ENGINE``, runs the image in
-``ONNXFOLD_ONNX_MLIR_IMAGE``. Images are never pulled. They are run by their digests, because tags
-may change.
+The compiler is a binary or, if there is no binary, a container image. The binary is the program in
+the environment variable ``ONNXFOLD_ONNX_MLIR`` or, if the variable is not set, ``onnx-mlir`` on the
+PATH. The image is the one in ``ONNXFOLD_ONNX_MLIR_IMAGE`` or, by default, the upstream image.
+The engine is the program in ``ONNXFOLD_CONTAINER_ENGINE`` or, by default, docker or podman. Images
+are never pulled. They are run by their digests, because a tag may refer to another image later.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class Tool:
         program: The path of the binary or of the engine.
         version: The version of the binary with its size and modification time; "" for an image.
         image: The digest of the image; "" for a binary.
-        options: Options for the engine. With them, the files that the compiler writes belong to
-            the current user, and its memory is limited.
+        options: Options for the engine, see `_engine_options`. Empty for a binary.
     """
 
     program: str
@@ -96,18 +95,19 @@ class Tool:
 
     @property
     def identity(self) -> str:
-        """The image or the binary with its version."""
+        """The digest of the image, or the version of the binary, for cache keys."""
         return f"image {self.image}" if self.image else f"binary {self.version}"
 
     def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
         """Return the command line for a run of the compiler.
 
-        A container runs as the current user and without network. It has access to one folder.
+        A container runs as the current user and without network. The container can access only the
+        given folder.
 
         Args:
             folder: The folder of the input and output files.
             arguments: The arguments of the compiler.
-            name: The name of the container.
+            name: The name of the container. It has no effect for a binary.
         """
         if not self.image:
             return [self.program, *arguments]
@@ -136,6 +136,11 @@ class Tool:
     def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
         """Run the compiler on files of a `work_folder`.
 
+        Args:
+            folder: The path of the `work_folder`.
+            arguments: The arguments of the compiler.
+            seconds: Time limit in seconds.
+
         Raises:
             CompileError: The compiler fails or exceeds the time limit.
         """
@@ -144,9 +149,13 @@ class Tool:
             raise CompileError(f"onnx-mlir {ending(result.returncode, result.stderr)}")
 
     def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
-        """Return the options that the compiler rejects as unknown, each with a suggestion.
+        """Return the options that the compiler rejects as unknown, each with a suggestion or "".
 
-        The compiler reports unknown options before ``--version``, and then prints its version.
+        The compiler runs with ``--version`` and compiles nothing. It reports unknown options before
+        it prints its version.
+
+        Raises:
+            CompileError: The compiler cannot be run, or exceeds the time limit.
         """
         with work_folder() as folder:
             result = self._result_of(folder, [*options, "--version"], _QUERY_SECONDS)
@@ -171,7 +180,7 @@ class Tool:
 
 
 def find_tool() -> Tool:
-    """Find the compiler.
+    """Find the compiler: a binary or, if there is no binary, an image and an engine.
 
     Raises:
         CompileError: There is no compiler, or it does not run. The message suggests a remedy.
@@ -224,12 +233,15 @@ def _find_image() -> Tool:
 
 
 def _engine_options(engine: str) -> tuple[str, ...]:
-    """Return engine options for the current user, access to a folder, and limited memory."""
+    """Return options that make an engine run a container as the current user.
+
+    With these options, the container can access a folder of the user, and its memory is limited.
+    """
     user, group = user_and_group()
     current_user = f"--user={user}:{group}"
     if Path(engine).name.startswith("podman"):
-        # A rootless engine maps user ids. SELinux requires labels for folders. Memory limits of
-        # containers are not supported everywhere, but containers inherit the limits of the client.
+        # A rootless engine maps user ids. SELinux would require labels for the folder. podman does
+        # not support memory limits everywhere, but its containers inherit the limits of the client.
         keep = ["--userns=keep-id"] if user else []
         return (*keep, "--security-opt=label=disable", current_user)
     memory = f"--memory={memory_limit()}"
@@ -242,7 +254,11 @@ def _engine_options(engine: str) -> tuple[str, ...]:
 
 
 def _output_of(command: Sequence[str]) -> str:
-    """Return the output of a command."""
+    """Return the standard output of a command.
+
+    Raises:
+        CompileError: The command cannot be run, fails, or exceeds the time limit.
+    """
     with limits(_QUERY_SECONDS, "the answer") as bounds:
         result = isolated.run_command(command, **bounds)
     if result.returncode:
@@ -255,12 +271,13 @@ def _output_of(command: Sequence[str]) -> str:
 def flags() -> list[str]:
     """Return the flags of every compilation.
 
-    The compiler must not fold constants. It computes with 64 bits, so its results would differ from
-    those of a runtime.
+    The compiler must not fold constants. It would compute them with 64 bits, so the results would
+    differ from those of a runtime.
 
     For x86, the only accepted value of ``--march`` is "x86-64". Without this flag, the code is not
-    vectorized. The level x86-64-v3 has instructions that convert float16. Without them, the
-    conversion depends on the libraries that the process has loaded.
+    vectorized. The flag ``--mcpu`` selects the level x86-64-v3 if this CPU has it, because the
+    level has instructions that convert float16. Without these instructions, the conversion depends
+    on the libraries that the process has loaded.
 
     The checks of inputs are disabled, because the compiler crashes if it generates them for
     bfloat16. Callers check the inputs with `loading.check_inputs` instead.
@@ -274,9 +291,15 @@ def flags() -> list[str]:
 
 
 def arguments(options: Sequence[str], mode: str, tag: str, folder: Path, name: str) -> list[str]:
-    """Return the arguments that compile a model to a file of a folder.
+    """Return the arguments that compile the model in a folder to another file in the folder.
 
-    The mode determines the suffix of the file: ``NAME.so`` or ``NAME.onnx.mlir``.
+    Args:
+        options: Options of the compiler.
+        mode: The flag that selects the form of the output, and its suffix: ``.so`` for
+            ``--EmitLib``, and ``.onnx.mlir`` for the flags in `STAGES`.
+        tag: The end of the names of symbols in the output, or "NONE".
+        folder: The folder that contains `MODEL`.
+        name: The name of the output without suffix.
     """
     return [*options, mode, f"--tag={tag}", "-o", str(folder / name), str(folder / MODEL)]
 
@@ -314,9 +337,9 @@ class OnnxMlir:
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return the reasons why the model cannot be compiled.
+        """Return the reasons why the model cannot be compiled, or an empty list.
 
-        The result does not contain unsupported ops of ONNX, because the compiler rejects them.
+        There is no reason for an unsupported op of ONNX, because the compiler rejects such ops.
         """
         import onnx_ir as ir  # not needed to run kernels
 
@@ -325,7 +348,7 @@ class OnnxMlir:
         return reasons_against(model, self.name, lambda value: value.dtype in supported)
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source and target of a kernel, see `Backend.key_of`."""
+        """Return the cache key of the kernel for a model, see `Backend.key_of`."""
         return {
             "graph": graph,
             "backend": self.name,
@@ -336,24 +359,43 @@ class OnnxMlir:
         }
 
     def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
-        """Return the options that the compiler does not have, each with a suggestion."""
+        """Return the options that the compiler does not have, see `Tool.unknown_options`."""
         return self._tool.unknown_options(options)
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Compile a model to a library. The names of its symbols end with the name of the file."""
+        """Compile a model to a shared library, see `Backend.compile`.
+
+        The names of the symbols in the library end with the name of the file.
+        """
         name = target.name
         file = self._compile_to(content, "--EmitLib", name, name, ".so", target.parent, seconds)
         return Built([file], f"run_main_graph_{name}")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
-        """Write the model in MLIR's ONNX dialect, in lower dialects, and in the LLVM dialect."""
+        """Write the model in MLIR's ONNX dialect, in lower dialects, and in the LLVM dialect.
+
+        The time limit applies to each of these stages, see `Backend.dump`.
+        """
         for stage, mode in STAGES.items():
             self._compile_to(content, mode, "NONE", stage, ".onnx.mlir", folder, seconds)
 
     def _compile_to(
         self, content: bytes, mode: str, tag: str, name: str, suffix: str, to: Path, seconds: float
     ) -> Path:
-        """Compile a model to a file in the folder ``to``; return its path."""
+        """Compile a model to a file, and return the path of the file.
+
+        Args:
+            content: The serialized model.
+            mode: See `arguments`.
+            tag: See `arguments`.
+            name: The name of the file without suffix.
+            suffix: The suffix of the compiler's output. Only its last part remains in the result.
+            to: The folder for the file.
+            seconds: Time limit in seconds.
+
+        Raises:
+            CompileError: The compiler fails, writes no file, or exceeds the time limit.
+        """
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
             self._tool.run(folder, arguments(self._flags, mode, tag, folder, name), seconds)
@@ -371,7 +413,7 @@ class OnnxMlir:
         return unusable_cpu(cpu) if cpu else None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return the kernel in a library, see `Backend.load`."""
+        """Load a kernel from a library, see `Backend.load`."""
         file = folder / str(kernel.file)
         library = Library(file)
         library.require(kernel.function)
@@ -393,7 +435,7 @@ class OnnxMlir:
 
 
 class _LibraryLocks(dict[str, forks.Lock]):
-    """Locks by the path of a library. Each call of a library holds its lock."""
+    """Locks by the path of a library. Each call of a kernel holds the lock of its library."""
 
 
 def _machine() -> str:

@@ -49,7 +49,13 @@ def check_feed(feed: object) -> None:
 class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     """An onnxruntime binding in which the inputs bound by a handle cannot be replaced or removed.
 
-    ``refuse`` raises an error for names that only the handle may bind.
+    Args:
+        entry: The onnxruntime session on entry.
+        feeds: The inputs that the handle binds.
+        refuse: Raises a UsageError for names that only the handle may bind.
+
+    Attributes:
+        process: The id of the process that created the binding.
     """
 
     def __init__(
@@ -92,9 +98,9 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
 
 
 def _keep_owners(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtValue]:
-    """Keep the owners of memory that the outputs may alias alive as long as the outputs.
+    """Return outputs that keep the owners of memory alive.
 
-    The memory belongs to weights or inputs.
+    The memory of an output may be that of a weight or an input.
     """
     for value in values:
         value.owners = owners
@@ -130,7 +136,12 @@ class Handle(Printable):
         input_feed: Mapping[str, Feed],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[Any]:
-        """Run entry on these tensors, see `Session.run`. The feed contains no runtime constants."""
+        """Run entry on these tensors, see `Session.run`.
+
+        Raises:
+            UsageError: The feed contains a runtime constant or an unknown input, or an input is
+                missing.
+        """
         self._entry.check(input_feed)
         session, bound = self._open()
         names = output_names or self._entry.outputs
@@ -160,7 +171,7 @@ class Handle(Printable):
         return dict(self._bound)
 
     def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-        """Return the session to run, and the tensors to feed to it."""
+        """Return the session to run, and the tensors of this handle to feed to the session."""
         if not self._entry.specializes:
             return self._entry.session, self._bound
         return self._specialized.get(self._specialize)
@@ -172,7 +183,8 @@ class Handle(Printable):
         return session, bound
 
     def _keep_tensors(self) -> None:
-        # Freeing the tensors would use an allocator whose lock a thread of the parent may hold.
+        # Freeing the tensors would use an allocator. At the fork, another thread of the parent may
+        # have held the lock of the allocator.
         forks.never_destroy(self._bound)
 
     def _text_parts(self) -> Iterator[str | Table]:
@@ -185,8 +197,9 @@ class Handle(Printable):
 class Entry:
     """The part entry, which runs with the folded tensors of a handle.
 
-    With ``specializes``, each handle has a separate session with its tensors as weights, which
-    onnxruntime can prepack. This requires the CPU provider.
+    With ``specializes``, each handle has a separate session, in which the tensors of the handle are
+    weights that onnxruntime can prepack. This requires the CPU provider as the only one, and
+    options that do not write the optimized model. Otherwise, the tensors are fed.
 
     A forked process opens its own sessions.
     """
@@ -223,7 +236,10 @@ class Entry:
             raise UsageError(f"{name!r} is part of the handle and must not be fed")
 
     def check(self, feed: Mapping[str, Feed]) -> None:
-        """Raise a UsageError unless a feed matches the inputs that a handle does not provide."""
+        """Raise a UsageError unless a feed matches the inputs that a handle does not provide.
+
+        Inputs with a default value may be missing.
+        """
         check_feed(feed)
         self.refuse(feed)
         if feed.keys() != self._required:
@@ -234,10 +250,11 @@ class Entry:
                 raise UsageError(f"the feed lacks the input {name!r}")
 
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
-        """Open a session in which some inputs are weights.
+        """Open a session in which the tensors of a handle are weights.
 
-        Values other than tensors of numbers in the CPU's memory remain inputs. If onnxruntime
-        cannot open the session, return the session to which all tensors are fed.
+        Values other than tensors of numbers in the CPU's memory remain inputs. If `specializes` has
+        no effect, or if onnxruntime cannot open the session, return the session to which all
+        tensors are fed.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
@@ -253,8 +270,8 @@ class Entry:
 class _PackedEntry:
     """The part entry, with prepacked weights in files.
 
-    Sessions map these files, so they share all weights except for their folded tensors. The files
-    are removed when this object is destroyed.
+    Sessions map these files and therefore share all weights other than their folded tensors. The
+    files are removed when this object is destroyed.
     """
 
     def __init__(self, bundle: Bundle, options: onnxruntime.SessionOptions | None) -> None:
@@ -269,7 +286,10 @@ class _PackedEntry:
         self._model = onnx.load(path, load_external_data=False)
 
     def open(self, arrays: Mapping[str, Array]) -> onnxruntime.InferenceSession:
-        """Open a session in which some inputs are weights that use the memory of these arrays."""
+        """Open a session in which these arrays replace the inputs with their names, as weights.
+
+        An array of more than `_SMALL` bytes is not copied. Arrays without an input are ignored.
+        """
         import onnx
         import onnx_ir as ir
 
@@ -294,5 +314,5 @@ class _PackedEntry:
         options = with_data_below(self._folder, self._options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
-        session.weights_in_memory = large  # onnxruntime reads them as long as the session exists
+        session.weights_in_memory = large  # the session reads the arrays as long as it exists
         return session

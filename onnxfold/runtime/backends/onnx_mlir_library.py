@@ -2,14 +2,15 @@
 
 Ownership of memory:
 
-- An input tensor does not own its elements. They belong to an array, which exists until the call
-  returns.
-- The list of results owns its tensors. A tensor owns its elements unless it is marked otherwise.
-  The outputs are arrays that refer to these elements. They keep the list and the library alive.
-  The list is destroyed when no array refers to it.
-- Two outputs can share memory that both own. Then the second one is marked as not owning.
+- An input tensor does not own its elements. The elements belong to an array, which exists until the
+  call returns.
+- The list of results owns its tensors. A tensor owns its elements unless the tensor is marked as
+  not owning them. The outputs are arrays that refer to these elements. The arrays keep the list and
+  the library alive. The list is destroyed when no array refers to the list.
+- Two output tensors may own the same memory. The second one is then marked as not owning it.
   Otherwise, the memory would be freed twice.
-- Elements without an owner belong to the library or to an input. Such outputs are copied.
+- An output tensor may own the memory of an input. It is then also marked as not owning the memory.
+- Elements that no output tensor owns belong to the library or to an input. Such outputs are copied.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ DTYPES: dict[int, np.dtype[Any]] = {
 }
 """NumPy dtypes by the numbers of element types in the API.
 
-Numbers up to 19 are those of ONNX. An element of a 4-bit type occupies a byte. Strings (8) are not
-supported, because they are pointers to memory with an unknown owner.
+Numbers up to 19 are those of ONNX. In an array of a 4-bit type, each element occupies a byte.
+Strings (8) are not supported, because their elements are pointers to memory with an unknown owner.
 """
 
 NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
@@ -71,7 +72,11 @@ NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.i
 
 
 class Library:
-    """A shared library compiled by onnx-mlir. Several threads may call its functions."""
+    """A shared library compiled by onnx-mlir.
+
+    The constructor raises a CompileError if the library cannot be loaded, or lacks a function of
+    the C API. The class does not serialize calls from several threads, see `OnnxMlir.load`.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
@@ -87,21 +92,23 @@ class Library:
             self._declare(name, result, arguments)
 
     def __del__(self) -> None:
-        """Unload the library. No array refers to it any more."""
+        """Unload the library. No array refers to this object any more."""
         if self._library is not None:
             unload_library(self._library)
 
     def require(self, entry: str) -> None:
-        """Raise CompileError unless the library has a function."""
+        """Raise a CompileError unless the library has a function with this name."""
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
-        """Call a function and return its outputs, as views of its memory if possible.
+        """Call a function and return its outputs.
+
+        An output is a view of memory that an output tensor owns, or otherwise a copy.
 
         Args:
             entry: The name of the function.
             arrays: The inputs. They must have the dtypes and sizes that the function was compiled
-                for, because it does not check them.
+                for, because the function does not check them.
 
         Raises:
             CompileError: The function fails, or an output cannot be represented as an array.
@@ -131,7 +138,13 @@ class Library:
 
 
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
-    """Return a list of input tensors that refer to arrays. The caller must destroy the list."""
+    """Return a pointer to a list of input tensors that refer to the elements of arrays.
+
+    The caller must destroy the list.
+
+    Raises:
+        CompileError: The list cannot be allocated.
+    """
     tensors = []
     for array in arrays:
         shape = (c_int64 * max(array.ndim, 1))(*array.shape)
@@ -147,7 +160,10 @@ def _input_list(api: Any, arrays: Sequence[Array]) -> int:
 
 
 class _OutputList:
-    """The list of tensors returned by a function. It is destroyed when no array refers to it."""
+    """The list of tensors that a function returned.
+
+    The list is destroyed together with this object, when no array refers to the object.
+    """
 
     def __init__(self, owner: Library, pointer: int) -> None:
         self._owner = owner
@@ -158,7 +174,15 @@ class _OutputList:
         self._api.omTensorListDestroy(self._pointer)
 
     def arrays(self, input_addresses: set[int]) -> list[Array]:
-        """Return the outputs. Memory at the address of an input is not freed with the list."""
+        """Return the outputs as arrays, see the module for the ownership of their memory.
+
+        Args:
+            input_addresses: The addresses of the inputs. Memory at one of these addresses is not
+                freed with the list.
+
+        Raises:
+            CompileError: An output cannot be represented as an array.
+        """
         api = self._api
         owned: set[int] = set()
         found = []

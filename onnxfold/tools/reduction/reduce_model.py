@@ -102,8 +102,8 @@ def reduce(
     Args:
         source: The path of the model.
         destination: The path of the smaller model. The file is replaced whenever a smaller model is
-            found. If there is no command and the smaller model fails only on certain inputs, the
-            inputs are written to a file of this name with ``.npz`` appended.
+            found. Without a command, the smaller model may fail only on certain inputs. They are
+            then written to a file of this name with ``.npz`` appended.
         command: A program and its arguments. The program fails if its exit code is not 0, or if it
             exceeds ``timeout``. In each argument, ``{}`` is replaced by the path of the candidate.
             Without ``{}``, the path is the last argument.
@@ -197,8 +197,8 @@ class _Runs:
 
         Args:
             model: The model.
-            feeds: The feeds of the model. None to optimize it with a check on random feeds and not
-                run it before.
+            feeds: The feeds of the model. With None, the model is not run before the optimization,
+                and the check of the optimization uses random feeds.
 
         Returns:
             The outputs by name, which are empty if they were not computed, and the failure or None.

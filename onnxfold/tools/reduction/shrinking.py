@@ -41,8 +41,8 @@ def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candi
     First, functions are inlined and each If is replaced by a branch, so that nodes inside can be
     removed. Then slices of the main graph are removed, and each round halves their length. A
     removed result that the remaining nodes read becomes a weight if it is constant, and otherwise
-    an input. It has the value that was computed in a run. Finally, the changes of `_smaller` are
-    made until none of them keeps the failure.
+    an input, with the value that a run computed. Finally, the changes of `_smaller` are made until
+    none of them keeps the failure.
 
     Args:
         model: The failing model.
@@ -90,8 +90,8 @@ def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
 def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidate]:
     """Yield smaller models and their feeds.
 
-    Each model has one of the outputs, one node less, an Identity instead of a node, or an input
-    instead of a large weight of the main graph.
+    Each model has one of several outputs, one node less, or an Identity instead of a node. Others
+    have an input instead of a large weight of the main graph.
     """
     for output in model.graph.outputs if len(model.graph.outputs) > 1 else ():
         yield _with_outputs(model, [output]), feeds

@@ -165,7 +165,7 @@ def explain(
     """Return the reason why each node with constant inputs would be folded or kept.
 
     With ``node``, return how far rules match at this node in the original and in the optimized
-    model, and the first pattern elements or conditions that fail.
+    model. The result then has the first pattern elements or conditions that fail.
 
     Args:
         source: The model: a path or a model in memory, which is not changed.

@@ -211,8 +211,9 @@ class TensorChange:
 
     Attributes:
         name: The name in the first model, or in the second model for an added tensor.
-        kind: "removed", "added", "renamed" (the second model has the same type and bytes under
-            another name) or "changed" (another type, shape or content under the same name).
+        kind: "removed", "added", "renamed" or "changed". For a renamed tensor, the second model has
+            the same type and bytes under another name. For a changed tensor, it has another type,
+            shape or content under the same name.
         before: The tensor of the first model, or None for an added tensor.
         after: The tensor of the second model, or None for a removed tensor.
     """

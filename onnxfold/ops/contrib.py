@@ -136,7 +136,7 @@ class MultiHeadAttention(Op):
         """Return the first output, [batch, sequence, size]. The other facts are unknown.
 
         Raises:
-            Undecided: Keys or queries are packed with the values, or a shape is unknown.
+            Undecided: The values are packed with keys or queries, or a shape is unknown.
         """
         a.may_fail_unless(False)
         batch, length, _ = a.shape(0)

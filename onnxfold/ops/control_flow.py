@@ -1,4 +1,7 @@
-"""Definitions of ops with subgraphs, whose results `FactPropagation` infers."""
+"""Definitions of ops with subgraphs.
+
+`onnxfold.analysis.propagation.FactPropagation` infers the results of these ops.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The computation of constants: buffers, the evaluator, its engines, and block execution."""
+"""The computation of constants: operations, the evaluator, the engines and the pool of buffers."""

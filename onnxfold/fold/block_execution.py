@@ -4,8 +4,9 @@ Large intermediate constants are not stored if possible. A view has other stride
 memory. Element-wise operations and concatenations are computed block by block when their results
 are written or stored. Other large results are computed at once.
 
-A chain is a graph of expressions. Views are not expressions: they are applied to the arrays at the
-leaves, which are broadcast to the shape of the view first.
+A chain is a graph of expressions: arrays at the leaves, and element-wise operations. Views are not
+expressions. A view of an expression is applied to the leaves, which have the shape of the
+expression.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from onnxfold.support import forks
 from onnxfold.support.arrays import distinct
 from onnxfold.support.forks import cached_property
 
-# Operations whose operands and results all have at most this many bytes are not streamed.
+# An operation is streamed only if a result or a deferred operand has more bytes.
 _LARGE_BYTES = 1 << 18
-# Bytes of each operand and result in one step. A few of them fit in the second-level cache.
+# Maximum bytes of each operand and result in one step. The second-level cache holds a few of them.
 _PIECE_BYTES = 1 << 17
-# Minimum number of elements along the last axes of a piece that is read across its rows.
+# Number of elements along the last axes of a piece whose rows are not contiguous in memory.
 _MIN_ROW_ELEMENTS = 64
 
 
@@ -48,7 +49,10 @@ class Leaf:
 
 
 class Step:
-    """An element-wise operation; omitted operands are None, and only leaves are broadcast."""
+    """An element-wise operation on expressions; None stands for an omitted operand.
+
+    Leaves are broadcast to the shape of the result. All other operands must have this shape.
+    """
 
     def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
         shape = broadcast_shape(*(e.shape for e in operands if e is not None))
@@ -70,7 +74,11 @@ Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
 
 
 def apply_view(operation: Operation, index: int, expression: Expression) -> Expression:
-    """Apply an operation to an expression as a view. Raises Postpone if it requires a copy."""
+    """Return a result of a view operation on an expression, by the index of the result.
+
+    Raises:
+        Postpone: The result requires a copy.
+    """
     parameters = [None if b is None else b.array() for b in operation.operands[1:]]
     views: dict[Expression, Expression] = {}
     for e in _topological_order(expression):
@@ -87,7 +95,7 @@ def _topological_order(expression: Expression) -> list[Expression]:
 
 
 class Chain:
-    """An expression that is computed block by block; an `onnxfold.fold.pool.blocks.Source`.
+    """A `Source` that computes an expression block by block.
 
     If ``compact``, axes along which all elements repeat have extent 1.
     """
@@ -113,7 +121,7 @@ class Chain:
             for operand in e.operands:
                 if operand is not None:
                     last_uses[operand] = e
-        # the operands that are not used after an expression
+        # for each expression, the operands that later expressions do not use
         self._unused: dict[Expression, list[Expression]] = {}
         for operand, consumer in last_uses.items():
             self._unused.setdefault(consumer, []).append(operand)
@@ -147,7 +155,10 @@ class Chain:
         return np.asarray(arrays[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
-        """Return the part of a leaf in a box, and release mapped pages after `KEPT_BYTES` bytes."""
+        """Return the part of a leaf in a box.
+
+        After about `KEPT_BYTES` bytes are read, the mapped pages are released.
+        """
         part = expression.array[box]
         # after a strided read, the next blocks read the other elements of the same pages
         is_dense = distance(part) <= 4 * part.nbytes
@@ -167,7 +178,7 @@ class Chain:
 
 
 class Joined:
-    """The concatenation of chains along an axis; an `onnxfold.fold.pool.blocks.Source`."""
+    """A `Source` that concatenates chains along an axis."""
 
     def __init__(self, parts: Sequence[Chain], axis: int) -> None:
         self._parts = parts
@@ -201,10 +212,15 @@ class Joined:
 
 
 class Streams:
-    """The block-by-block computation of a sequence of deferred operations, operands first.
+    """The block-by-block computation of those deferred operations that are streamable.
 
-    The ``required`` results are stored. A ``root`` is a result of the last operation that is not
-    stored, because the caller reads it block by block.
+    Args:
+        pool: The pool that stores results.
+        time: The limit of the CPU time.
+        operations: The deferred operations, operands first.
+        required: The results to store.
+        root: A result of the last operation. It is not stored, because the caller reads it block by
+            block. None if all results of interest are stored.
     """
 
     def __init__(
@@ -229,14 +245,19 @@ class Streams:
     def _results_to_store(
         self, operations: Sequence[Operation], required: Iterable[Buffer]
     ) -> set[Buffer]:
-        """Return the required results, and those that would be computed more than once."""
+        """Return the required results and the intermediate results that must be stored.
+
+        An intermediate result is stored if it would be computed more than once, if a consumer
+        cannot read it block by block, or if it has uses outside of the operations.
+        """
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
             for operand in operation.operands:
                 if operand is not None:
                     uses.setdefault(operand, []).append(operation)
         stored = set(required)
-        # consumers with the same shape in the same chain read the operand once
+        # The last result of the chain that computes each result. Consumers with the same shape in
+        # the same chain read the operand once.
         chains: dict[Buffer, Buffer] = {}
         for operation in reversed(operations):
             for result in operation.results:
@@ -262,7 +283,10 @@ class Streams:
     def _chain_of(
         self, consumer: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
     ) -> Buffer | None:
-        """Return the chain of a consumer; None if it requires the stored operand."""
+        """Return the buffer that identifies the chain in which a consumer reads an operand.
+
+        The result is None if the operand must be stored.
+        """
         result = next((b for b in consumer.results if b is not None), None)
         if consumer not in self.operations or result is None:
             return None
@@ -271,7 +295,11 @@ class Streams:
         return chains.get(result) if result.shape == operand.shape else None
 
     def compute(self, operation: Operation) -> None:
-        """Compute the stored results of an operation; record how to compute the others."""
+        """Compute the results of an operation that are stored, and record how to compute others.
+
+        If an operand failed, nothing is computed. A failure of the operation is added to
+        `failures`.
+        """
         operands: list[Expression | None] = []
         for buffer in operation.operands:
             if buffer is None:
@@ -349,14 +377,14 @@ class Streams:
 
 
 def is_large(operation: Operation) -> bool:
-    """Return whether a result or a deferred operand is large, so that it should not be stored."""
+    """Return whether a result or a deferred operand of an operation is large."""
     return any(b is not None and b.nbytes > _LARGE_BYTES for b in operation.results) or any(
         b is not None and not b.is_known and b.nbytes > _LARGE_BYTES for b in operation.operands
     )
 
 
 def is_streamable(operation: Operation) -> bool:
-    """Return whether an operation is large and its result can be computed block by block."""
+    """Return whether an operation is large and its results can be computed block by block."""
     if operation.captures or not operation.results or not is_large(operation):
         return False
     for buffer in (*operation.operands, *operation.results):

@@ -17,19 +17,23 @@ _SOFTMAX = Trait.LIKE_FIRST | Trait.HEAVY | Trait.ALONG_AXES | Trait.REREADS
 @op("GroupNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 @op("RMSNormalization", traits=Trait.HEAVY)
 class Normalization(Op):
-    """A normalization. The result has the type of the first operand."""
+    """A normalization. The first result has the type of the first operand.
+
+    For RMSNormalization, onnx infers the result.
+    """
 
 
 _ONE_AXIS = 13
-"""The first opset in which Softmax normalizes one axis instead of all axes from one on."""
+"""The first opset in which Softmax normalizes along one axis. Before, it normalizes along all axes
+from ``axis`` on."""
 
 
 @op("LogSoftmax", "Softmax", traits=_SOFTMAX)
 class Softmax(Op):
-    """A normalization of exponentials along an axis."""
+    """A normalization of exponentials along an axis, or along all axes from one axis on."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the axis."""
+        """Apply the same op to the base with all elements along the normalized axes."""
         rank = a.operand(0).rank
         is_one_axis = a.application.opset >= _ONE_AXIS
         axis = axis_of(a.application.attributes.get("axis", -1 if is_one_axis else 1), rank)
@@ -37,10 +41,10 @@ class Softmax(Op):
 
 
 class ChannelNormalization(Op):
-    """A normalization of channels, the second axis."""
+    """A normalization of each channel. The channels are the second axis."""
 
     def require_sizes(self, a: Application) -> None:
-        """Require one element for each channel."""
+        """Record that the other operands have one element for each channel."""
         first, *parameters = a.shapes()
         channels = first[1] if len(first) > 1 else 0
         for shape in parameters:
@@ -59,7 +63,10 @@ class BatchNormalization(ChannelNormalization):
     overwritten = (3, 4)
 
     def overwrites(self, node: ir.Node) -> bool:
-        """Return whether onnxruntime overwrites the running mean and variance, in training mode."""
+        """Return whether the node is in training mode.
+
+        onnxruntime then overwrites the running mean and variance.
+        """
         mode = node.attributes.get("training_mode")
         return mode is not None and mode.value != 0
 
@@ -69,12 +76,12 @@ class LayerNormalization(Op):
     """A normalization of the last axes."""
 
     def require_sizes(self, a: Application) -> None:
-        """Require a scale and a bias that broadcast to the first operand."""
+        """Record that the scale and the bias broadcast to the first operand."""
         first, *parameters = a.shapes()
         a.may_fail_unless(all(len(shape) <= len(first) for shape in parameters))
         a.broadcast(first, *parameters)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the normalized axes."""
+        """Apply the same op to the base with all elements along the normalized axes."""
         rank = a.operand(0).rank
         return along_axes(a, range(axis_of(a.application.attributes.get("axis", -1), rank), rank))

@@ -40,9 +40,9 @@ def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candi
 
     First, functions are inlined and each If is replaced by a branch, so that nodes inside can be
     removed. Then slices of the main graph are removed, and each round halves their length. A
-    removed result that the remaining nodes read becomes a weight if it is constant, and otherwise
-    an input, with the value that a run computed. Finally, the changes of `_smaller` are made until
-    none of them keeps the failure.
+    removed result that remaining nodes read becomes a weight if it is constant, otherwise an input,
+    with the value that a run computed. Finally, the changes of `_smaller` are made until none of
+    them keeps the failure.
 
     Args:
         model: The failing model.

@@ -17,9 +17,9 @@ from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import Rule
 
 RULE_KEY = "onnxfold.rule"
-"""Metadata key of a new node: the rules of the replaced nodes, and the rule that created it."""
+"""Metadata key for the rules that created a node and the nodes that it replaces."""
 FROM_KEY = "onnxfold.from"
-"""Metadata key of a new node: the nodes of the original model that it replaces."""
+"""Metadata key for the nodes of the original model that a new node replaces."""
 _MAX_SOURCES = 8
 """Maximum number of original nodes in the metadata of a new node."""
 
@@ -28,7 +28,7 @@ Keeps = Callable[[ir.Value], bool]
 
 
 class Mismatch(Exception):
-    """The replacement has another dtype or shape: an error in the rule."""
+    """The replacement has another dtype or shape than the matched values: an error in the rule."""
 
 
 @dataclass
@@ -36,14 +36,15 @@ class Change:
     """The changes of a rewrite."""
 
     added: list[ir.Node]
+    """The new nodes."""
     users: list[ir.Node]
     """The consumers of the replaced values."""
     touched: list[ir.Value]
-    """Values that have fewer consumers."""
+    """Results of remaining nodes that lost a use."""
 
 
 def apply(match: Match, keeps: Keeps) -> Change:
-    """Rewrite a match.
+    """Rewrite a match, and return the changes.
 
     Raises:
         Refused, NotKnown: The match cannot be rewritten; the graph is unchanged.
@@ -91,6 +92,10 @@ def _dead_nodes(match: Match, first_root: ir.Node, keeps: Keeps) -> dict[ir.Node
         match: The match.
         first_root: The producer of the first root. The new nodes are inserted before it.
         keeps: Returns whether the producer of a value must be kept.
+
+    Raises:
+        Refused: The producer of a root would not be dead code or must be kept, or the roots are in
+            different graphs, or another node may read a root before the new nodes.
     """
     roots = dict.fromkeys(match.roots)
     matched = match.nodes
@@ -125,7 +130,11 @@ def _dead_nodes(match: Match, first_root: ir.Node, keeps: Keeps) -> dict[ir.Node
 def _check_count(builder: Builder, dead: dict[ir.Node, None]) -> None:
     """Refuse a rewrite that adds nodes because matched nodes with other consumers are kept.
 
-    A rewrite with new constants that keeps the node of a graph output must remove nodes.
+    A rewrite with new constants that keeps the node of a graph output must remove nodes. Rules with
+    ``shared`` are not checked.
+
+    Raises:
+        Refused: The rewrite is refused.
     """
     match = builder.match
     removed = sum(node.graph is builder.graph for node in dead)
@@ -144,7 +153,8 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
 
     Raises:
         Mismatch: A new value has another dtype or shape.
-        Refused: A runtime would reject the model.
+        Refused: A runtime would reject the model, or nodes would read a graph output whose declared
+            shape may be wrong.
     """
     types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
@@ -169,6 +179,10 @@ def _keep_outputs(
 
     A graph output keeps its name. A new value that cannot take this name is followed by an
     Identity, whose result is returned instead.
+
+    Raises:
+        Refused: The rule would replace an Identity by an Identity, or onnxruntime would empty the
+            strings of the Identity.
     """
     kept: list[ir.Value] = []
     for root, value in zip(builder.match.roots, values, strict=True):
@@ -189,7 +203,7 @@ def _keep_outputs(
 def _connect(
     builder: Builder, values: list[ir.Value], dead: dict[ir.Node, None], keeps: Keeps
 ) -> Change:
-    """Replace the roots by the new values, and remove the dead nodes."""
+    """Replace the roots by the new values, remove the dead nodes, and return the changes."""
     match = builder.match
     new = set(builder.nodes)
     scope = match.facts.scopes.of(builder.graph)
@@ -204,7 +218,7 @@ def _connect(
         producer = value.producer()
         match.facts.types.same(root, value)
         if producer in new or root.is_graph_output():
-            # the new value takes the name of the root; a graph output keeps its own
+            # the new value takes the name of the root, which a graph output must keep
             take_over(root, value, declared=root.is_graph_output())
         else:
             replace(root, value)
@@ -222,7 +236,7 @@ def _connect(
 
 
 def _record_origin(rule: Rule, added: Iterable[ir.Node], dead: Iterable[ir.Node]) -> None:
-    """Record in new nodes the rule that created them, and the original nodes that they replace."""
+    """Record in new nodes the rules that led to them, and the original nodes that they replace."""
     sources: dict[str, None] = {}
     rules: dict[str, None] = {}
     for node in dead:

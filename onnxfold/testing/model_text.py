@@ -5,10 +5,10 @@ A model consists of inputs in parentheses, constants in ``<>``, and nodes in ONN
     (float[N,3] x, bool m) <float[3] c = {1, 2, 3}> t = Add(x, c) y = Where(m, t, x); opset 18
 
 A constant without a value has normally distributed elements, or positive elements with
-``= positive``. Its integers are random numbers from 0 to 8. A list with fewer values than elements
-is repeated. The elements of an input are adversarial: NaN, infinities, signed zeros, subnormals and
-the largest integers. An input can also have a value, or ``= normal`` for normally distributed
-elements.
+``= positive``. If its elements are integers, they are random numbers from 0 to 8. A list with fewer
+values than elements is repeated. The elements of an input are adversarial: NaN, infinities, signed
+zeros, subnormals and the largest integers. An input can also have a value, or ``= normal`` for
+normally distributed elements.
 
 After the nodes, changes and settings follow, separated by ``;``. A declaration or a node replaces
 the one with the same name, or is added. ``input float c`` turns a constant into an input, and
@@ -138,7 +138,7 @@ class Example:
         """Parse an example in the short form or in ONNX's text form.
 
         Raises:
-            UsageError: A declaration or a number is not valid, or a model in ONNX's text form.
+            UsageError: A declaration, a number or a model in ONNX's text form is not valid.
         """
         text = " ".join(text.split())
         if not text.startswith("<"):

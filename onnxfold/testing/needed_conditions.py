@@ -1,6 +1,6 @@
-"""The search for models that show that a rule needs each of its conditions.
+"""Find models that show that a rule needs each of its conditions.
 
-In such a model, only the condition is false, and the rule without the condition has a fault.
+In such a model, only one condition is false, and the rule without this condition has a fault.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from onnxfold.testing.model_text import Example
 from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, remaining_nodes, rewrite
 
 _MAX_CHANGES = 2000
-"""Maximum number of changed models to test for a rule, and of models with two changes."""
+"""For each rule, the maximum number of models with one change, and of models with two changes."""
 
 
 class Need(NamedTuple):
-    """The reason why a rule needs a condition."""
+    """A condition of a rule, and the reason why the rule needs the condition."""
 
     condition: str
+    """The text of the condition."""
     location: str = ""
-    """The location of a model in which only the condition is false, or "" without such a model."""
+    """The location of a model that shows the need, or "" if no such model was found."""
     reason: str = ""
-    """The fault of the rule without the condition."""
+    """The fault in this model of the rule without the condition, or "" without a model."""
 
     def __str__(self) -> str:
         return f"{self.condition}: without it, {self.reason} ({self.location})"
@@ -54,6 +55,10 @@ def find_needs(rule: Rule, matching: Sequence[Example], refused: Sequence[Exampl
         rule: The rule.
         matching: Models to which the rule applies. Their changes are tested.
         refused: Models to which the rule does not apply. They are tested without changes.
+
+    Returns:
+        One `Need` for each condition of the rule. Its location is "" if no model requires the
+        condition.
     """
     if not rule.conditions:
         return []
@@ -70,7 +75,10 @@ def find_needs(rule: Rule, matching: Sequence[Example], refused: Sequence[Exampl
 
 
 def find_false(rule: Rule, model: onnx.ModelProto) -> str:
-    """Return a text about the first condition of a rule that is false in a model, or ""."""
+    """Return a text about a condition of a rule that is false in a model, or "".
+
+    The pattern of the rule matches, but the condition is false for this match.
+    """
     search = _Search(rule, ())
     search.only_false_conditions(model)
     false_conditions = [rule.texts[2][min(each)] for each in search.probe.false_sets if each]
@@ -78,15 +86,16 @@ def find_false(rule: Rule, model: onnx.ModelProto) -> str:
 
 
 class _Probe(Term):
-    """A condition that is always false and records the other conditions that are false.
+    """A condition that is always false, and that records which conditions of a rule are false.
 
-    The other conditions are not operands, so that they are evaluated after the complete pattern
-    has matched.
+    The conditions of the rule are not operands of the probe, so that they are evaluated after the
+    complete pattern has matched.
     """
 
     conditions: Sequence[Term]
+    """The conditions of the rule."""
     false_sets: set[frozenset[int]]
-    """The indices of the false conditions of each match."""
+    """The indices of the false conditions, for each match."""
 
     def evaluate(self, match: Match) -> bool:
         false_conditions = set()
@@ -114,7 +123,7 @@ class _Search:
             replace(rule, conditions=conditions[:k] + conditions[k + 1 :])
             for k in range(len(conditions))
         ]
-        """The rule without each of its conditions."""
+        """For each condition, the rule without this condition."""
         costs = [
             (_cost(ir.from_proto(example.instance.model)), _cost(rewritten.model))
             for example in matching
@@ -125,10 +134,11 @@ class _Search:
         """The largest growth of nodes, products and bytes in models to which the rule applies."""
 
     def candidates(self, refused: Sequence[Example]) -> Iterator[tuple[Example, int]]:
-        """Yield examples and the number of changes in each.
+        """Yield examples and the number of changes in each example.
 
-        The refused examples are the first ones. Single changes of the matching examples follow,
-        alternating between the examples. Pairs of changes are the last ones.
+        The refused examples are the first ones. They have no changes. Matching examples with one
+        change follow, alternating between the examples. Matching examples with two changes are the
+        last ones.
         """
         yield from ((example, 0) for example in refused)
         changes_by_example = [
@@ -143,9 +153,9 @@ class _Search:
             yield example.changed(f"{first}; {second}"), 2
 
     def only_false_conditions(self, model: onnx.ModelProto) -> set[int]:
-        """Return the indices of conditions that are the only false one of a match.
+        """Return the index of each condition that is the only false condition of a match.
 
-        The result is empty if the rule applies to the model.
+        The result is empty if all conditions of a match are true, so that the rule applies.
         """
         self.probe.false_sets = set()
         Rewriter(ir.from_proto(model), [self._probing], level=2).run()
@@ -155,7 +165,7 @@ class _Search:
         return {k for k, *others in false_sets if not others}
 
     def fault(self, k: int, example: Example, change_count: int) -> str:
-        """Return the fault of the rule without a condition in an example, or "".
+        """Return the fault of the rule without a condition in an example, or "" without a fault.
 
         Args:
             k: The index of the condition.
@@ -164,6 +174,7 @@ class _Search:
 
         Raises:
             NeverRuns: onnxruntime does not run the model.
+            OnnxFoldError, ValueError: The example is not valid.
         """
         rule = self._rules_without[k]
         instance = example.instance
@@ -192,7 +203,10 @@ class _Search:
         return ""
 
     def _remaining_nodes(self, rule: Rule, model: onnx.ModelProto) -> int:
-        """Return the number of nodes after a variant of the rule and all other rules."""
+        """Return the number of nodes after a variant of the rule and all other built-in rules.
+
+        Nodes with constant results and nodes of subgraphs are not counted.
+        """
         rules = [rule]
         for rule_set in builtin_rule_sets():
             rules += [other for other in rule_set if other is not self._rule]
@@ -206,7 +220,12 @@ def _multiplies(node: ir.Node) -> bool:
 
 
 def _cost(model: ir.Model) -> tuple[int, int, int]:
-    """Return the nodes that depend on inputs, the products among them, and the stored bytes."""
+    """Remove dead code from a model, and return its costs.
+
+    Returns:
+        The number of nodes that depend on inputs, the number of products among them, and the bytes
+        of all initializers.
+    """
     RemoveDeadCode()(model)
     constness = facts_of(model).constness
     nodes = [

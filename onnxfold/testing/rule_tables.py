@@ -1,4 +1,4 @@
-"""Tables of models before and after rules: ``my_rules.txt`` for ``my_rules.py``.
+"""Tables of models on which rules are tested: ``my_rules.txt`` for ``my_rules.py``.
 
 The first line of a block has the names of the tested rules, and optional settings and changes::
 
@@ -10,9 +10,10 @@ The first line of a block has the names of the tested rules, and optional settin
       + float[1,4] b | y = Add(b, t)      # changes after which the rules still apply
       - float[5,2,4] b; u = Relu(t); outputs y, u    # changes after which they do not apply
 
-`onnxfold.testing.model_text` describes the models. A row without remaining ops has those of the row
-above. The settings and changes in the first line apply to all models of the block. The name of a
-list of rules that were created by ``each=`` represents all of them.
+`onnxfold.testing.model_text` describes the models. Rows with changes refer to the last complete
+model above. A row without remaining ops has those of this model. The settings and changes in the
+first line apply to all models of the block. The name of a list of rules that ``each=`` has created
+represents all rules of the list.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Case(NamedTuple):
     """A model of a table with the tested rules."""
 
     rules: tuple[Rule, ...]
+    """The tested rules."""
     example: Example
+    """The model."""
     is_refused: bool
     """Whether the rules must not apply to the model."""
 
@@ -44,11 +47,11 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
     """Yield the cases of a table.
 
     Args:
-        path: The table.
-        rules: The rules that can be tested.
+        path: The path of the table.
+        rules: The rules that the table may name.
 
     Raises:
-        UsageError: The table cannot be read or has an error. The message has the line.
+        UsageError: The table cannot be read or has an error. The message has the line of an error.
     """
     by_name = {rule.name: rule for rule in rules}
     try:
@@ -80,7 +83,11 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
 
 
 def _loop(line: str) -> list[list[tuple[str, str]]]:
-    """Return the names and values of each iteration of a line such as ``for a b: 1 2 | 3 4``."""
+    """Return the names and values of each iteration of a line such as ``for a b: 1 2 | 3 4``.
+
+    Raises:
+        UsageError: An iteration does not have a value for each name.
+    """
     head, _, tail = line.removeprefix("for ").partition(":")
     names = head.split()
     iterations = tail.split("|") if "|" in tail else tail.split()
@@ -115,7 +122,11 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
 
 
 def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
-    """Return the rule of a name, or the rules of a list that ``each=`` created."""
+    """Return the rule with a name, or the rules of the list with this name that ``each=`` created.
+
+    Raises:
+        UsageError: No rule and no list has this name.
+    """
     created = [rule for each, rule in by_name.items() if each.removeprefix(f"{name}_").isdigit()]
     matches = [by_name[name]] if name in by_name else created
     if not matches:

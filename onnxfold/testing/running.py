@@ -1,4 +1,4 @@
-"""Applying rules to models, and comparing the outputs on adversarial inputs."""
+"""Apply rules to models, and compare the outputs before and after on adversarial inputs."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _SPECIAL_FLOATS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 65504.0)
 _ADVERSARIAL_SHARES = (0.0, 0.5, 0.5, 1.0)
 """The share of adversarial elements in each run. Inexact rules skip the last run."""
 _MAX_INTEGER_SHARE = 0.6
-"""The share of adversarial integers in a run with only adversarial elements."""
+"""Integers have this fraction of the share in `_ADVERSARIAL_SHARES`."""
 _MAX_SECONDS = 60.0
-"""Limit of wall time for a comparison in another process."""
+"""Limit of wall time in seconds for a comparison in another process."""
 LIBRARIES = contextvars.ContextVar[Sequence[str]]("libraries", default=())
 """Paths of shared libraries with custom ops of the models that run."""
 LOOSE = 0.05
@@ -59,15 +59,19 @@ class Instance(NamedTuple):
 
     model: onnx.ModelProto
     sizes: Mapping[str, Sequence[int]]
-    """Sizes of dynamic dimensions to test, if the default ones are not suitable."""
+    """Sizes of dynamic dimensions to test, by name. Other dimensions have default sizes."""
     feeds: Mapping[str, Array]
-    """Inputs with fixed elements."""
+    """Inputs with fixed elements, by name."""
     copies: int = 1
     """The number of copies of the original nodes in the model."""
 
 
 def variants(instance: Instance) -> Iterator[Instance]:
-    """Yield the instance, a variant with Constant nodes, and one with the nodes in an If."""
+    """Yield the instance and its variants.
+
+    If the model has initializers, they are Constant nodes in the first variant. Both branches of an
+    If contain all nodes in the second variant, which requires opset 11.
+    """
     yield instance
     if instance.model.graph.initializer:
         changed = copy.deepcopy(instance.model)
@@ -102,9 +106,10 @@ def _replace_elements(field: Any, elements: list[Any]) -> None:
 
 
 def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0) -> str:
-    """Run two models with several sizes, and return the first difference or "".
+    """Run two models with several sizes, and return the first difference, or "" if there is none.
 
-    The models run in another process, because onnxruntime may crash.
+    It is also a difference if only the second model does not run. The models run in another
+    process, because onnxruntime may crash.
 
     Args:
         instance: The first model.
@@ -128,10 +133,15 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
 
 
 def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Compare two pickled models, see `find_difference`.
+    """Compare two pickled models in this process, see `find_difference`.
+
+    Args:
+        request: Not used.
+        arrays: An array with the pickled instance, model, tolerance and paths of libraries.
 
     Returns:
-        Whether the first model runs, and the first difference or the reason.
+        A pair: whether the first model runs, and the first difference, or the reason why the model
+        does not run. The second element is empty.
     """
     instance, other, tolerance, libraries = pickle.loads(arrays[0].tobytes())
     options = session_options(threads=1, node_by_node=True)
@@ -167,7 +177,7 @@ def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[A
 
 
 def _fault(result: OutputResult, expected: Array, actual: Array, tolerance: float) -> str:
-    """Return a description of the difference of a result, or "" within the tolerance."""
+    """Return a description of the difference of a result, or "" if it is within the tolerance."""
     if result.note is not None or result.bit_equal:
         return result.note or ""
     if not tolerance or result.max_ulp is None:
@@ -212,7 +222,7 @@ def _feeds(instance: Instance, sizes: Mapping[str, int], seed: int) -> dict[str,
 def _elements(
     shape: Sequence[int], dtype: ir.DataType, rng: np.random.Generator, share: float
 ) -> Array:
-    """Return random elements, with a share of adversarial ones."""
+    """Return random elements, with a share of adversarial elements for numbers."""
     if dtype in (ir.DataType.BOOL, ir.DataType.STRING):
         kind = bool if dtype == ir.DataType.BOOL else str
         return np.asarray(rng.random(shape) < 0.5).astype(kind)
@@ -235,18 +245,20 @@ def _elements(
 
 
 class Rewritten(NamedTuple):
-    """A model after rules were applied, and their level."""
+    """A model after rules were applied."""
 
     model: ir.Model
     report: RewriteReport
     level: int
+    """The level at which a rule applied, or the last level if no rule applied."""
 
     def find_fault(self, before: Instance, tolerance: float) -> str:
-        """Return the fault of the model, or "".
+        """Return the fault of the model or of the rules, or "" if there is no fault.
 
         Args:
             before: The model before the rules.
-            tolerance: The maximum error of inexact rules, relative to the largest element.
+            tolerance: The maximum error relative to the largest element, if the level is 2.
+                Otherwise the bits must be equal.
 
         Raises:
             NeverRuns: onnxruntime does not run the model before the rules.
@@ -282,7 +294,10 @@ def _first_opsets() -> Mapping[str, int]:
 
 
 def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which ops of onnxruntime that onnx lacks are in a domain that it ignores."""
+    """Return a copy of a model that onnx can check.
+
+    Ops that only onnxruntime has in ONNX's domain move to a domain that onnx does not check.
+    """
     changed = copy.deepcopy(model)
     (version,) = (opset.version for opset in model.opset_import if not opset.domain)
     graphs = [changed.graph]
@@ -301,10 +316,10 @@ def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_model_error(model: onnx.ModelProto) -> str:
-    """Return the reason why onnx rejects a model or dtypes in it, or ""."""
+    """Return the reason why onnx's checker or shape inference rejects a model, or ""."""
     compatible = _without_additions(model)
     checked = copy.deepcopy(compatible)
-    for output in checked.graph.output:  # the checker requires a type, but does not compare it
+    for output in checked.graph.output:  # the checker requires types, but does not compare them
         output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, []))
     try:
         onnx.checker.check_model(checked)
@@ -329,6 +344,9 @@ def rewrite(
         rules: The rules.
         model: The model, which does not change.
         levels: The levels to try in order, until a rule applies.
+
+    Returns:
+        The model after the first level at which a rule applies, or after the last level.
     """
     for level in levels:
         rewritten = ir.from_proto(model)

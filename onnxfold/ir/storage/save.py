@@ -1,8 +1,8 @@
-"""Atomic writing of models: the target is either the old model or the complete new one.
+"""Atomic writing of models: at any time, the target is the old model or the complete new one.
 
-First, all files are written and synced under temporary names. The commit is the rename of the model
-over its target. A data file whose final name is not used by the old model is renamed just before
-the commit.
+First, all files are written under temporary names and, with ``fsync``, synced. The commit is the
+rename of the model over its target. The data file is renamed just before the commit, unless the old
+model uses its final name.
 
 If the old model refers to a data file with the same name, one step would have to rename both files,
 which is impossible. The save then has three steps:
@@ -13,8 +13,8 @@ which is impossible. The save then has three steps:
 3. A model that refers to the final name is renamed over the target.
 
 At any time, the model at the target refers to its own data. A save also removes the data files of
-the replaced model to which no other model refers. If the save was killed, the next save to the same
-target removes them.
+the replaced model to which no other model refers. If a save was killed, the next save to the same
+target removes the remaining files.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError, about
 from onnxfold.support.files import NewFile
 from onnxfold.support.forks import cached_property
 
-# A data file of up to this many bytes is copied to get a second name. A larger one is linked. onnx
-# does not read files with several hard links, which remain if the process is killed.
+# A data file of up to this many bytes is copied to get a second name. A larger one is linked if the
+# file system supports links. Links remain if the process is killed, but onnx does not read a file
+# with several hard links.
 _MAX_COPIED_BYTES = 64 << 20
 
 
@@ -57,8 +58,8 @@ class SaveReport:
     """The result of a save.
 
     Attributes:
-        bytes_total: Bytes of all written files.
-        bytes_shared: Bytes of tensors in existing files to which the model refers.
+        bytes_total: Bytes of the .onnx file and the data file, if any.
+        bytes_shared: Bytes of the tensors that remain in existing files.
     """
 
     bytes_total: int
@@ -78,10 +79,10 @@ def save(
     plan: SavePlan | None = None,
     check: Callable[[str], None] | None = None,
 ) -> SaveReport:
-    """Write ``model`` to ``path`` with memory that does not grow with its tensors.
+    """Write ``model`` to ``path``. The memory that this takes does not grow with its tensors.
 
-    The model may have been loaded from the same path, and remains usable. At any time, ``path``
-    refers to the old model or to the complete new one.
+    The model may have been loaded from the same path. It remains usable after the save. At any
+    time, ``path`` refers to the old model or to the complete new one.
 
     Args:
         model: The model, which is not changed.
@@ -89,18 +90,21 @@ def save(
         external_data: False for a single file, True for a data file ``NAME.onnx.data`` in the same
             folder, or the name of the data file. None selects the layout of the source, and
             external data above 2 GiB.
-        share_weights: Whether to refer to tensors in files in the folder of ``path`` or its
-            subfolders, instead of writing them. Implies external data.
+        share_weights: Whether to refer to the existing files of tensors instead of writing these
+            tensors, if the files are in the folder of ``path`` or its subfolders. This implies
+            external data.
         fsync: Whether to wait until the files are on the disk before they replace the old ones.
-        threads: The number of threads that compute and write.
-        progress: Called in the calling thread with the numbers of written bytes and of all bytes.
+        threads: The maximum number of threads that compute and write.
+        progress: Called in the calling thread with the number of written bytes and the number of
+            bytes to write.
         plan: The result of `planned` for the unchanged model. It is used if neither
             ``external_data`` nor ``share_weights`` selects a layout.
-        check: Called with the path of the written model before it replaces the old one. If it
-            raises an exception, all files remain unchanged.
+        check: Called with the path of the written model before it replaces the old one. If the
+            function raises an exception, all existing files remain unchanged.
 
     Raises:
-        UsageError: The arguments conflict, or a file that is in use would be replaced.
+        UsageError: The arguments conflict, the path cannot be written, a file that is in use would
+            be replaced, or a single file would exceed 2 GiB.
         ModelError: The model cannot be serialized, or a file of its source was changed.
         OnnxFoldError: The files cannot be written, for example because the disk is full.
     """
@@ -128,8 +132,8 @@ def save(
                 plan = planned(model, external_data, share)
         with contextlib.ExitStack() as stack:
             were_killed = [stack.enter_context(files.locked(path)) for path in sorted(locks)]
-            # The commit starts by removing the remains of a killed save, which may fill the disk or
-            # have the name of the data file.
+            # The commit starts by removing the files of a killed save. They may fill the disk, or
+            # one of them may have the name of the data file.
             commit = Commit(target, sources, fsync=fsync, killed=any(were_killed))
             data_path = _data_path(plan, target, data_name, sources)
             folder = os.path.realpath(os.path.dirname(name) or ".")
@@ -152,13 +156,17 @@ def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
     """Check that a loaded model may be saved to ``path``, before the model is changed.
 
     Raises:
-        UsageError: The path cannot be written, or is a data file of the model.
+        UsageError: The path cannot be written, or is a data file from which the model was loaded.
     """
     Sources(model, real_target(os.fsdecode(os.fspath(path)))).check_target()
 
 
 def real_target(path: str) -> str:
-    """Return the absolute path of the file to write, with symbolic links resolved."""
+    """Return the absolute path of the file to write, with symbolic links resolved.
+
+    Raises:
+        UsageError: The path exists and is not a regular file, or its folder does not exist.
+    """
     files.check_path(path)
     real = os.path.realpath(path)
     _check_replaceable(path)
@@ -168,7 +176,11 @@ def real_target(path: str) -> str:
 
 
 def _check_replaceable(path: str) -> None:
-    """Check that ``path`` does not exist, or is a regular file."""
+    """Check that ``path`` does not exist, or is a regular file.
+
+    Raises:
+        UsageError: The path is a folder or a special file.
+    """
     if os.path.isdir(path):
         raise UsageError("cannot be written: it is a folder", file=path)
     if os.path.exists(path) and not os.path.isfile(path):
@@ -176,7 +188,14 @@ def _check_replaceable(path: str) -> None:
 
 
 def _data_path(plan: SavePlan, target: str, name: str | None, sources: Sources) -> str | None:
-    """Return the path of the data file, or None if all tensors are in the model file."""
+    """Return the path of the data file to write, or None if there is none.
+
+    ``name`` is the selected file name. Otherwise, the name is that of the target with ``.data``. It
+    contains a number if a shared file has this name.
+
+    Raises:
+        UsageError: The path cannot be written, or the file is in use.
+    """
     if plan.data is None:
         return None
     folder = os.path.dirname(target)
@@ -201,12 +220,12 @@ def _data_path(plan: SavePlan, target: str, name: str | None, sources: Sources) 
 
 
 class Sources:
-    """The model file and the data files of a model that will be written to ``target``.
+    """The source files of a model that will be written to ``target``: .onnx files and data files.
 
-    The model file may be replaced together with its data files. Otherwise, a data file may contain
-    weights of another model. Files are compared by inode and by name, because a file may have
-    several names: links, or names on a case-insensitive file system. ``tensors`` of the model may
-    also be in files from which it was not loaded.
+    A save may replace the source model together with its data files. It must not replace a data
+    file of a model that remains. Files are compared by inode and by path. A file may have several
+    paths: links, or names on a case-insensitive file system. ``tensors`` of the model may also be
+    in files from which the model was not loaded.
     """
 
     def __init__(
@@ -225,28 +244,43 @@ class Sources:
 
     @cached_property
     def replaced(self) -> set[str]:
-        """The data files of the model at the target, read before the model is replaced."""
+        """The locations of the data files of the old model at the target.
+
+        They are read before the model is replaced. There are none if no model can be read.
+        """
         with contextlib.suppress(ModelError):
             return external_locations(self._target)
         return set()
 
     def check_unchanged(self) -> None:
-        """Check that no other program changed the files since they were read."""
+        """Check that no other program changed the files since they were mapped.
+
+        Raises:
+            ModelError: A file was changed.
+        """
         for file in self._all:
             file.check()
 
     def include(self, path: str) -> bool:
-        """Return whether ``path`` is one of the files."""
+        """Return whether ``path`` is one of the source files."""
         return _includes(self._all, path)
 
     def check_target(self) -> None:
-        """Check that the target is not a data file of the source."""
+        """Check that the target is not a data file of the source.
+
+        Raises:
+            UsageError: The target is a data file of the source.
+        """
         if _includes(self._data, self._target):
             reason = f"contains weights of {self._name!r}; select another path for the model"
             raise UsageError(reason, file=self._target)
 
     def check_data(self, path: str) -> None:
-        """Check that ``path`` is neither the source nor a data file of another model."""
+        """Check that ``path`` is neither the source model nor a data file of a remaining model.
+
+        Raises:
+            UsageError: The file is in use.
+        """
         remedy = "select another name for the data file"
         if _includes(self._loaded[:1], path):
             raise UsageError(f"is the model itself; {remedy}", file=path)
@@ -254,14 +288,14 @@ class Sources:
             raise UsageError(f"contains weights of {user!r}; {remedy}", file=path)
 
     def user(self, path: str) -> str | None:
-        """Return the name of a remaining model that refers to the data file, or None.
+        """Return the name of a remaining model that refers to the data file ``path``, or None.
 
-        The model is the source, or another model in the folder.
+        This is the source model, unless the save replaces it, or another model in the folder.
         """
         data = self._data
         is_kept = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
         if not is_kept:
-            # only files of tensors that were not loaded by `load` may belong to another model
+            # only a data file from which `load` did not load the model may belong to another model
             data = data.difference(self._loaded)
         if _includes(data, path) and (is_kept or os.path.basename(path) not in self.replaced):
             return self._name
@@ -273,10 +307,11 @@ class Sources:
 
 
 def other_user(data_path: str, target: str) -> str | None:
-    """Return the name of another model than ``target`` in the folder that refers to the data file.
+    """Return the name of a model in the folder of the data file that refers to this file, or None.
 
-    Models are files with the suffix ``.onnx``, and files that may be copies of a model, such as
-    ``NAME.onnx.bak`` or ``NAME.old``. The result is None if no model refers to the data file.
+    The model at ``target`` is ignored. Models are files with the suffix ``.onnx``, and files that
+    may be copies of a model, such as ``NAME.onnx.bak`` or ``NAME.old``. Files with names that end
+    with ``data`` are not models.
     """
     folder, name = os.path.split(data_path)
     base = re.escape(os.path.splitext(os.path.basename(target))[0])
@@ -293,7 +328,7 @@ def other_user(data_path: str, target: str) -> str | None:
 
 
 def _includes(files: Collection[MappedFile], path: str) -> bool:
-    """Return whether ``path`` is any name of one of the files."""
+    """Return whether ``path`` exists and is any path of one of the files."""
     if not files:
         return False
     try:
@@ -307,8 +342,8 @@ def _includes(files: Collection[MappedFile], path: str) -> bool:
 class Commit:
     """A transaction that writes the files of a model and renames them to their final names.
 
-    The caller holds the lock of the target. If an earlier save to the target was killed, its
-    remaining files are removed first.
+    The caller holds the lock of the target. The remaining files of earlier saves to the target that
+    were killed are removed first. ``killed`` is whether a save of these files may have been killed.
     """
 
     def __init__(self, target: str, sources: Sources, *, fsync: bool, killed: bool) -> None:
@@ -333,7 +368,7 @@ class Commit:
         progress: Callable[[int, int], None] | None,
         check: Callable[[str], None] | None,
     ) -> int:
-        """Write the files, rename them, and return their length in bytes; see `save`."""
+        """Write the files, rename them, and return their total length in bytes; see `save`."""
         name = os.path.basename(data_path or "")
         may_replace = self._own_data or os.path.lexists(data_path or "")
         replaced = self._sources.replaced if may_replace else set()
@@ -343,7 +378,7 @@ class Commit:
         if plan.data is not None and data_path is not None:
             plans.append((plan.data, data_path, temporary_data))
             if name in replaced or check is not None:
-                # this model refers to the data by their temporary name
+                # a model that refers to the data by their temporary name
                 plans.append((plan.model(temporary_name), self._target, None))
         plans.append((plan.model(name), self._target, None))
         total = 0
@@ -368,16 +403,21 @@ class Commit:
             if check is not None:  # the data still have their temporary name
                 check(renames[-2 if len(renames) == 3 else -1][0].path)
             if name not in replaced:
-                del renames[1:-1]  # only the check reads this model
+                del renames[1:-1]  # the model with the temporary name was only for the check
             self._sources.check_unchanged()
             unused = {temporary_name, name, *self._own_data.intersection(replaced)}
             used = {name, *plan.locations}
-            # Signals interrupt only the main thread. The end of the context waits for this thread.
+            # Signals interrupt only the main thread. The end of the context waits for this other
+            # thread.
             uninterrupted.submit(self._rename, renames, unused, used).result()
         return plans[-1][0].size + (plan.data.size if plan.data is not None else 0)
 
     def _rename(self, renames: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
-        """Rename all files to their final names; see the docstring of this module."""
+        """Rename all files to their final names; see the docstring of this module.
+
+        Then, or after an error, the files in ``unused`` are removed if no model refers to them.
+        Without an error, the files in ``used`` are kept.
+        """
         first_path = renames[0][0].path
         try:
             if len(renames) == 3:
@@ -394,7 +434,7 @@ class Commit:
             self._remove_unused(unused)
 
     def _link_or_copy(self, data: NewFile) -> None:
-        """Give the data a second temporary name, which will be renamed."""
+        """Give the data file a second temporary name, which will be renamed to its final name."""
         first_path = data.path
         data.path = files.temporary_path(self._target)
         if os.path.getsize(first_path) > _MAX_COPIED_BYTES:
@@ -406,7 +446,7 @@ class Commit:
             system.sync_path(data.path)
 
     def _remove_unused(self, names: Iterable[str]) -> None:
-        """Remove data files to which no model in the folder and no source refers."""
+        """Remove the data files to which neither a model in the folder nor the source refers."""
         paths = [os.path.join(os.path.dirname(self._target), name) for name in names]
         with contextlib.suppress(OSError, ModelError):  # the target may be unreadable
             for path in filter(os.path.isfile, paths):

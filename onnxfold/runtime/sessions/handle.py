@@ -252,9 +252,9 @@ class Entry:
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
         """Open a session in which the tensors of a handle are weights.
 
-        Values other than tensors of numbers in the CPU's memory remain inputs. If `specializes` has
-        no effect, or if onnxruntime cannot open the session, return the session to which all
-        tensors are fed.
+        Values other than tensors of numbers in the CPU's memory remain inputs. If the providers or
+        options prevent this, or if onnxruntime cannot open such a session, return the session to
+        which all tensors are fed.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:

@@ -50,7 +50,8 @@ _COPIES = 4
 _MAX_PRODUCTS = 1 << 24
 # Number of recently used sessions that are kept open in this process.
 _KEPT_SESSIONS = 8
-# Operands of up to this many bytes are initializers of the evaluated model; larger ones are inputs.
+# Operands of up to this many bytes are initializers of a model for a child process. Larger operands
+# are inputs of the model.
 _INLINE_BYTES = 4096
 # The first IR version with overloads of functions. All supported versions of onnxruntime read it,
 # while the version of the optimized model may be newer than the installed onnxruntime supports.
@@ -61,11 +62,17 @@ _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 class Engines:
     """The engines that compute complete results within the time and memory limits of a run.
 
-    The memory limit of the pool also applies to each single computation. ``exact`` rejects results
-    that depend on the number of onnxruntime's threads. It does not apply to wide precision, where
-    rounding removes the bits that differ. ``process`` owns the child processes of evaluations.
-    ``libraries`` are the paths of shared libraries with custom ops. Sessions in this process are
-    closed with the run.
+    A single computation must not exceed the memory limit of the pool, unless the limit is lower
+    than a minimum. Recently used sessions in this process are kept open as long as this object.
+
+    Args:
+        pool: The pool of the operands and results.
+        functions: The functions of the model.
+        exact: Whether to reject results that depend on the number of onnxruntime's threads. This
+            does not apply to wide precision, where rounding removes the bits that differ.
+        time: The limit of the CPU time; None for the limit of an empty model.
+        process: The owner of the child processes that evaluate operations.
+        libraries: The paths of shared libraries with custom ops.
     """
 
     def __init__(
@@ -84,7 +91,7 @@ class Engines:
         self._libraries = list(libraries)
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _MIN_MEMORY)
-        """Maximum bytes of one computation, without the mapped files of the model."""
+        """Maximum bytes of the memory of one computation, without mapped files of the model."""
         self._open_cached_model = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
     def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
@@ -110,7 +117,7 @@ class Engines:
         """Return the results with these indices.
 
         Raises:
-            Unfoldable: No engine can compute them; the message is the reason.
+            Unfoldable: No engine can compute the results. The message is the reason.
         """
         self._admit(operation)
         if operation.kernel is not None:
@@ -125,9 +132,12 @@ class Engines:
             raise Unfoldable(str(error)) from error
 
     def _run_onnxruntime(self, operation: Operation, indices: Sequence[int]) -> list[Array]:
-        """Return results of onnxruntime.
+        """Return the results with these indices, computed by onnxruntime.
 
-        Operations run in a child process unless `_is_safe_in_process`.
+        The operation runs in a child process, unless `_is_safe_in_process` returns True.
+
+        Raises:
+            EvaluationError: The operation failed, exceeded a limit, or its results are not exact.
         """
         if not self.time.share():
             raise EvaluationError(self.time.reason)
@@ -167,7 +177,11 @@ class Engines:
         return list(map(function_proto, self._functions.values()))
 
     def _admit(self, operation: Operation) -> None:
-        """Free memory for an operation. Raises Unfoldable if it exceeds a limit of the run."""
+        """Free memory for an operation.
+
+        Raises:
+            Unfoldable: The operation exceeds the limit of memory or time.
+        """
         required_bytes = sum(_copied_bytes(b) for b in operation.operands if b is not None)
         required_bytes += sum(b.nbytes for b in operation.results if b is not None)
         if required_bytes <= EAGER_BYTES or _takes_no_memory(operation):
@@ -179,9 +193,12 @@ class Engines:
             raise Unfoldable(self.time.reason)
 
     def admit_graphs(self, operation: Operation) -> None:
-        """Raise Unfoldable if the constants in the subgraphs or functions of a node are too large.
+        """Raise an exception if the constants in a node's subgraphs or functions are too large.
 
         Shape inference and onnxruntime get copies of all these constants.
+
+        Raises:
+            Unfoldable: The copies exceed the memory limit.
         """
         graphs = list(subgraphs_of(operation.node))
         if operation.node.op_identifier() in self._functions:
@@ -201,11 +218,12 @@ def _assemble(
     *,
     general: bool,
 ) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
-    """Return a model of an operation, and the operands that are inputs of the model by name.
+    """Return a model of an operation, and the operands that are inputs of the model, by name.
 
-    In a ``general`` model, all operands are inputs with dynamic dimensions, except strings and
-    dtypes narrower than a byte. The model can be used for operands of other sizes, but onnxruntime
-    may compute other bits than for initializers.
+    The results with these indices are the outputs of the model. In a ``general`` model, all
+    operands are inputs with dynamic dimensions, except strings and elements narrower than a byte.
+    The model can be used for operands of other sizes, but onnxruntime may compute other bits than
+    it computes from initializers.
     """
     imports = dict(operation.opsets)
     for function in functions:
@@ -234,7 +252,7 @@ def _assemble(
 def _add_operand(
     graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
 ) -> None:
-    """Add a known operand as an initializer, or as an input and to the feeds."""
+    """Add a known operand to the initializers of the graph, or to its inputs and the feeds."""
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
         graph.initializer.append(tensor_proto(buffer.array(), name))
@@ -250,8 +268,9 @@ def _add_operand(
 def _is_safe_in_process(operation: Operation) -> bool:
     """Return whether onnxruntime may compute an operation in this process.
 
-    A child process takes a third of a second. Element-wise ops, reductions, small products and
-    dequantization use no element as an index or a size, so no tensor can make them crash or hang.
+    Starting a child process takes a third of a second. Element-wise ops, reductions, small
+    products, comparisons and ops with `Trait.ALONG_AXES` use no element as an index or a size. So
+    no operand can make these ops crash or hang.
     """
     node = operation.node
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
@@ -272,9 +291,9 @@ def _is_safe_in_process(operation: Operation) -> bool:
 
 
 def _copied_bytes(buffer: Buffer) -> int:
-    """Return the bytes of the copy that an engine makes of an operand.
+    """Return the bytes of the copies that an engine makes of an operand.
 
-    An engine reads an operand in row-major order without a copy.
+    An engine reads known numbers in row-major order without a copy. Strings are always copied.
     """
     if buffer.dtype == ir.DataType.STRING and buffer.is_known:
         elements = distinct(buffer.array())
@@ -285,7 +304,10 @@ def _copied_bytes(buffer: Buffer) -> int:
 
 
 def _takes_no_memory(operation: Operation) -> bool:
-    """Return whether a result takes no memory: a view, or computed from repeated elements."""
+    """Return whether the results take no memory, or only little.
+
+    They are views, or repeat a small array that is computed from repeated elements.
+    """
     if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
     if operation.kind is Kind.ELEMENTWISE:

@@ -32,20 +32,21 @@ from onnxfold.support.system import CPU_LIMIT_CODE, exit_description
 
 Array = npt.NDArray[Any]
 
-# Number of threads of the run that is compared with a run of one thread. It is odd, so that
-# onnxruntime divides the work at other positions than with an even number.
+# Number of threads of the run that is compared with a run of one thread. The number is odd, so that
+# onnxruntime divides the work at other positions than with an even number of threads.
 _SEVERAL_THREADS = 3
 # Bytes of the SIMD register that Eigen's baseline code uses.
 _ALIGNMENT = 16
-# Wall time that a child process may take to start Python and onnxruntime.
+# Seconds of wall time that a child process may take to start Python and onnxruntime.
 _START_SECONDS = 20.0
 # Allowed ratio of wall time to CPU time: other processes may use the processors, too.
 _WALL_TIME_RATIO = 2
-# CPU seconds charged for a failed evaluation, because the next one starts another process.
+# CPU seconds added for a failed child process, because the next evaluation starts another process.
 _START_COST = 0.1
 # Time limit of the smallest model, in CPU seconds. Constants of real models take milliseconds.
 _MIN_SECONDS = 3.0
-# A model of this many bytes gets one CPU second more: constants of large weights take longer.
+# The time limit grows by one CPU second for this many bytes, because constants that depend on large
+# weights take longer.
 _MODEL_BYTES_PER_SECOND = 16 << 20
 # Lower bound for the bytes that NumPy processes in a second.
 _NUMPY_BYTES_PER_SECOND = 256 << 20
@@ -59,10 +60,10 @@ class EvaluationError(Exception):
 
 
 class TimeLimit:
-    """The limit of the CPU time that all evaluations of a run take together.
+    """The limit of the CPU time that all evaluations of a run take together, in seconds.
 
     Wall time does not count, because the set of folded constants should not depend on other
-    processes of the machine. ``remaining`` is the number of remaining seconds.
+    processes of the machine. ``remaining`` is the remaining CPU time.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -75,7 +76,7 @@ class TimeLimit:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes that NumPy can process in the next evaluation."""
+        """The number of bytes that NumPy can process in the time of the next evaluation."""
         return int(self.share() * _NUMPY_BYTES_PER_SECOND)
 
     @property
@@ -84,7 +85,10 @@ class TimeLimit:
         return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
 
     def lift(self) -> None:
-        """Remove the limit, because the model already contains the remaining small results."""
+        """Remove the limit after the last pass.
+
+        Later evaluations compute only deferred results that the model already contains.
+        """
         self.remaining = _UNLIMITED
 
     @contextlib.contextmanager
@@ -98,7 +102,7 @@ class TimeLimit:
 
 
 def time_for(nbytes: int) -> TimeLimit:
-    """Return the time limit of a model with ``nbytes`` bytes."""
+    """Return the limit of the CPU time for a model with ``nbytes`` bytes."""
     return TimeLimit(_MIN_SECONDS + nbytes / _MODEL_BYTES_PER_SECOND)
 
 
@@ -117,13 +121,13 @@ def evaluate_isolated(
 
     Args:
         model: The serialized model.
-        feeds: The inputs by name; neither strings nor dtypes narrower than a byte.
+        feeds: The inputs by name, without strings and elements narrower than a byte.
         outputs: The names of the outputs.
         exact: Whether to raise an error for results that depend on the number of threads.
-        limit: The time limit of the run. The evaluation may take `TimeLimit.share` seconds, and
-            its CPU time is subtracted.
+        limit: The time limit of the run. The evaluation may take `TimeLimit.share` CPU seconds. The
+            CPU time that it takes is subtracted from the limit.
         memory: Maximum private memory of the process, in bytes.
-        processes: The group that provides the process.
+        processes: The set of child processes that provides the process.
         libraries: Paths of shared libraries with custom ops.
 
     Raises:
@@ -174,10 +178,21 @@ def _string_array(strings: Sequence[str], shape: tuple[int, ...]) -> Array:
 
 
 def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Run a model in this process; the function that `evaluate_isolated` calls in a child process.
+    """Run a model in this process. `evaluate_isolated` calls this function in a child process.
 
-    The first element of the answer is the CPU time in seconds. The second one is the message of an
-    error, or a list with the elements of each string result and None for each numeric result.
+    Args:
+        request: The names of the inputs and of the outputs, ``exact``, ``memory`` and
+            ``libraries``.
+        arrays: The bytes of the model, and the inputs.
+
+    Returns:
+        An answer and the results. The answer is a list. Its first element is the CPU time in
+        seconds. The second element is the message of an error, or a list. This list has the
+        elements of each string result, and None for each numeric result. Only the shapes of the
+        string results are valid in the returned arrays.
+
+    Raises:
+        MemoryError: onnxruntime cannot allocate memory, or the results exceed ``memory``.
     """
     import onnxruntime as ort
 
@@ -204,7 +219,7 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
 
 
 def open_model(model: bytes, threads: int, libraries: Sequence[str] = ()) -> Any:
-    """Return a session that runs a model node by node with libraries of custom ops."""
+    """Return a session that runs a serialized model node by node with libraries of custom ops."""
     options = session_options(threads=threads, node_by_node=True)
     register_custom_ops(options, libraries)
     return open_session(model, options)
@@ -220,13 +235,13 @@ def onnxruntime(
 ) -> list[Array]:
     """Run a model on onnxruntime, node by node, and return views of onnxruntime's results.
 
-    With ``exact``, the model runs twice: with one thread and with several threads. onnxruntime
-    adds up some sums in another order then, for example in the product of a matrix and a single
-    column. The optimized model may run with any number of threads.
+    With ``exact``, the model runs twice: with one thread and with several threads. With several
+    threads, onnxruntime adds up some sums in another order, for example in the product of a matrix
+    and a single column. The optimized model may run with any number of threads.
 
     Raises:
-        EvaluationError: An op has no kernel, the kernel rejects the operands, or the results of
-            the two runs differ.
+        EvaluationError: onnxruntime cannot load or run the model, or the results of the two runs
+            differ.
     """
     try:
         inputs = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
@@ -241,7 +256,8 @@ def onnxruntime(
         start = cpu_time()
         computed = create_session(model, 1).run_with_ort_values(outputs, inputs)
         results = [array_of(value) for value in computed]
-        if exact:  # the several threads together spent as much CPU time as one thread
+        # the threads of the first run are assumed to take as much CPU time as this single thread
+        if exact:
             add_helpers(max(0.0, cpu_time() - start - threaded_seconds))
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise EvaluationError(message_of(error)) from error
@@ -251,10 +267,10 @@ def onnxruntime(
 
 
 def _aligned(array: Array) -> Array:
-    """Return an array that begins at a multiple of the SIMD register.
+    """Return an array whose address is a multiple of the size of a SIMD register.
 
-    Elsewhere, SIMD code adds up sums in another order. An array in a file may begin at any byte,
-    but a copy is aligned.
+    At other addresses, SIMD code adds up sums in another order. An array in a file may begin at any
+    byte. Such an array is copied, because copies are aligned.
     """
     address = array.__array_interface__["data"][0]
     return array.copy() if address % _ALIGNMENT else array

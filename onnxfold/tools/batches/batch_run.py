@@ -55,8 +55,8 @@ def batch(
 ) -> Batch:
     """Optimize many models, several at a time. A failed model does not stop the batch.
 
-    A model is skipped if the journal shows that an earlier batch with the same options has written
-    its result, or that the model would fail again.
+    A model is skipped if an earlier batch with the same options has written its result, or if the
+    model would fail again. The journal records both.
 
     Args:
         sources: Files, folders and patterns with ``*``, ``?`` and ``**``, or URLs for fsspec.

@@ -23,8 +23,8 @@ class IntegerUse:
 
     Attributes:
         minimum: The smallest element from which no negative index is computed.
-        bounds: Exclusive upper bounds of indices. Each is a pair of the bound, such as the size of
-            an axis, and the constant that is added to the elements to compute the indices.
+        bounds: Pairs of an exclusive upper bound of indices, such as the size of an axis, and the
+            constant that is added to the elements to compute these indices.
         compared: Elements for both outcomes of each comparison with a constant.
     """
 
@@ -109,9 +109,9 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
 
     A column is an index on the last axis. A column without words is not in the result. The search
     follows the input through ops that move elements or select columns. If several ops compare a
-    column, the result has the words that are common to all ops, or the words of all ops if no word
-    is common. If the number of columns is unknown, the only column is 0. At most the first 4096
-    columns are searched.
+    column, the result has only the words that these ops have in common. If there are none, the
+    result has all words of each op. If the number of columns is unknown, the only column is 0. At
+    most the first 4096 columns are searched.
     """
     width = value.shape[-1] if value.shape else 1
     count = min(width, _MAX_COLUMNS) if isinstance(width, int) else 1

@@ -1,4 +1,4 @@
-"""The driver: applies rules to all nodes, and then visits only nodes near changes again."""
+"""The driver: it applies rules to all nodes, and then visits only nodes near changes again."""
 
 from __future__ import annotations
 
@@ -39,15 +39,18 @@ logger = logging.getLogger("onnxfold")
 # Exceptions of built-in rules on nodes with invalid numbers, such as an axis that does not exist.
 _INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _MAX_CONSUMERS = 64
-"""If a change may affect more indirect consumers, all nodes are visited once more at the end."""
+"""Maximum number of indirect consumers at one distance that are enqueued after a change.
+
+If there are more, all nodes are visited once more at the end.
+"""
 _MAX_REWRITES_AT_VALUE = 500
-"""Rewrites at one value of the original model. More rewrites are a loop of rules."""
+"""Number of rewrites at one value of the original model that shows a loop of rules."""
 _MIN_REWRITES_IN_LOOP = _MAX_REWRITES_AT_VALUE // 10
-"""A rule belongs to a loop if it caused at least a tenth of the rewrites at the value."""
+"""Number of rewrites at the value by which a rule belongs to the loop: a tenth of all."""
 
 
 class Loop(NamedTuple):
-    """Rules that undid each other at one value, and that were switched off."""
+    """Rules that were switched off because they undid each other at one value."""
 
     rules: tuple[str, ...]
     value: str
@@ -69,35 +72,44 @@ class RewriteReport:
     """Counts of rewrites and failures."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each rule fired."""
+    """The number of rewrites by each rule."""
     places: dict[str, list[str]] = field(default_factory=dict)
-    """The values of the original model at which each rule fired, by name."""
+    """The names of the values of the original model that each rule rewrote."""
     inexact: Counter[str] = field(default_factory=Counter)
-    """How often each rule fired with an inexact match."""
+    """The number of inexact rewrites by each rule."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Matches whose replacement has another dtype or shape: errors in the rule."""
+    """The number of matches of each rule whose replacement has another dtype or shape.
+
+    They are caused by an error in the rule.
+    """
     failed_on_invalid: Counter[str] = field(default_factory=Counter)
-    """How often a built-in rule failed at a node with invalid attributes or operands."""
+    """The number of nodes with invalid attributes or operands at which a built-in rule failed."""
     loops: list[Loop] = field(default_factory=list)
     visits: int = 0
     """The number of visits of nodes."""
 
 
 class Rewriter:
-    """Rewrites one model until no rule matches any more.
+    """Rewrites one model until no rule can be applied any more.
 
     Nodes are visited in topological order, in the main graph, functions and subgraphs. After a
-    rewrite, only three kinds of nodes are visited again: the new nodes, the consumers of the new
-    values, and the last consumer of a value that has lost others.
+    rewrite, only nodes near the change are visited again:
+
+    - the new nodes,
+    - the consumers of the new values,
+    - the last consumer of a value that has lost other consumers,
+    - the direct and indirect consumers of these consumers, as far as patterns reach.
+
+    Rules that undo each other are switched off.
 
     Args:
         model: The model; its graphs must be sorted.
         rules: The rules of all sets.
         level: 1 for exact rewrites only, 2 for inexact rewrites, too.
         keeps: Returns whether the producer of a value must be kept.
-        state: The state after an earlier run, or None for a first run. `run` updates it. If it is
-            not empty, only changed nodes, and nodes whose patterns reach changed nodes, are
-            visited.
+        state: The state after an earlier run, or None for a first run. `run` updates this state. If
+            it is not empty, the run begins only with changed nodes, and with nodes whose patterns
+            reach changed nodes.
     """
 
     def __init__(
@@ -113,7 +125,7 @@ class Rewriter:
         enabled = tuple([r for r in rules if level > 1 or r.inexact is not True])
         self._level = level
         self._facts = facts_of(model)
-        self._types = self._facts.types  # updated after earlier changes
+        self._types = self._facts.types  # the property updates the types after earlier changes
         self._keeps = keeps or (lambda value: False)
         scopes = self._facts.scopes
         self._tables = {}
@@ -132,17 +144,17 @@ class Rewriter:
         self._has_skipped_consumers = False
         """Whether a change had too many consumers to enqueue, so that all nodes are visited."""
         self._original_value: dict[ir.Node, str] = {}
-        """The value of the original model that each new node replaces, by name."""
+        """The name of the value of the original model that each new node computes or replaces."""
         self._history: dict[str, Counter[Rule]] = {}
-        """How often each rule fired at each value of the original model."""
+        """The number of rewrites by each rule at each value of the original model."""
         self._switched_off: set[Rule] = set()
         self.report = RewriteReport()
 
     def run(self) -> RewriteReport:
-        """Rewrite the model.
+        """Rewrite the model, and return the counts of this object.
 
         Raises:
-            RuleError: A rule raised an exception.
+            RuleError: A rule raised an exception, except for a built-in rule at an invalid node.
         """
         nodes = self._in_order()
         self._enqueue(self._changed(nodes) if self._state.inputs else nodes)
@@ -166,11 +178,15 @@ class Rewriter:
         return self.report
 
     def _changed(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-        """Return the nodes changed since the last run, and those whose patterns reach them."""
+        """Return the nodes that changed since the last run, and nodes whose patterns reach these.
+
+        A node is changed if it is new, or if its inputs, the facts about its results, or the
+        consumers of its results changed.
+        """
         before = self._state.inputs
         after = {node: node.inputs for node in nodes}
         changed = {n for n in nodes if n not in before or before[n] is not after[n]}
-        # values that have other consumers or other facts: rules may match their producers now
+        # rules may match the producers of values that now have other consumers or other facts
         inputs_before_and_after = [(before.get(node, ()), after[node]) for node in changed]
         inputs_before_and_after += [(old, ()) for node, old in before.items() if node not in after]
         values: set[ir.Value | None] = set()
@@ -196,10 +212,10 @@ class Rewriter:
         return [node for graph in graphs for node in nodes_of(graph)]
 
     def _candidates(self, node: ir.Node, table: _Table) -> Sequence[Rule]:
-        """Return the rules that could match the node, best first.
+        """Return the rules that could match the node, those with the highest benefit first.
 
-        Constant propagation computes nodes with constant results. Only rules with ``on_constants``
-        are tried there.
+        Constant propagation computes most nodes with constant results. For such a node, only rules
+        with ``on_constants`` are returned.
         """
         if node.op_type not in table.op_types:
             return ()
@@ -217,7 +233,7 @@ class Rewriter:
         return rules
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
-        """Apply the first rule that can be applied to a node."""
+        """Apply the first rule that can be applied to a node, if any, and enqueue nodes near it."""
         original = self._original_value.get(node) or node.outputs[0].name or node.name or ""
         for rule in candidates:
             if rule in self._switched_off:
@@ -253,8 +269,8 @@ class Rewriter:
             self._enqueue(change.added)
             self._enqueue_from(change.users)
             for value in change.touched:
-                # A rule may match now that the value has one consumer. For constants, no rule
-                # depends on the number of consumers.
+                # A rule may match now that the value has only one consumer. Constants are skipped,
+                # although the condition `freed_bytes` of a few rules depends on their consumers.
                 if len(uses(value)) == 1 and not self._facts.constness.is_constant(value):
                     self._enqueue_from([use.node for use in uses(value)])
             return
@@ -273,7 +289,10 @@ class Rewriter:
         self._switched_off.update(looping)
 
     def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
-        """Enqueue nodes, and the direct and indirect consumers whose patterns reach them."""
+        """Enqueue nodes, and their direct and indirect consumers, as far as patterns reach.
+
+        If there are too many consumers, all nodes are visited once more at the end instead.
+        """
         self._enqueue(nodes)
         for _ in range(self._reach - 2):
             nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
@@ -292,14 +311,14 @@ class Rewriter:
 _Origin = tuple[str, str, bool] | None
 """Op type and domain of the producer of an input, and whether the input is a constant.
 
-None is an omitted input.
+Both strings are empty if there is no producer. None is an omitted input.
 """
 _Signature = tuple[str, str, tuple[_Origin, ...]]
 """Op type and domain of a node, and the origins of its inputs."""
 
 
 class _Table:
-    """The rules that hold at one set of opsets, by op and by signature, for all models."""
+    """The rules that hold at one set of opsets, by op and by signature, independent of a model."""
 
     def __init__(self, rules: Iterable[Rule], imports: Iterable[tuple[str, int]]) -> None:
         self._by_op: dict[tuple[str, str], list[tuple[Rule, Op]]] = {}
@@ -307,7 +326,7 @@ class _Table:
         self.reach = 1
         """The number of ops on the longest path through a pattern."""
         opsets = dict(imports)
-        # patterns, with the number of ops on the path to them
+        # pairs of a pattern and the number of ops on the path to this pattern
         pending = list[tuple[Expression, int]]()
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, opsets):
@@ -323,7 +342,10 @@ class _Table:
         self.op_types = {op_type for op_type, _ in self._by_op}
 
     def find(self, signature: _Signature) -> tuple[Sequence[Rule], Sequence[Rule]]:
-        """Return the rules that may match a node, and those with ``on_constants``, best first."""
+        """Return the rules that may match a node, and those of them with ``on_constants``.
+
+        Rules with the highest benefit come first.
+        """
         if signature not in self._by_signature:
             op_type, domain, origins = signature
             rules_of_op = self._by_op.get((op_type, domain), ())
@@ -340,12 +362,12 @@ class _Table:
         return self._by_signature[signature]
 
 
-# Most models have the same few opsets.
+# A small cache suffices, because most models have the same few opsets.
 _table_of = functools.lru_cache(maxsize=32)(_Table)
 
 
 def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
-    """Return whether the opsets are those of the rule and have all ops of the replacement."""
+    """Return whether a rule allows the opsets, and these have all ops of the replacement."""
     low, high = rule.opset
     if not low <= opsets.get("", 1) <= (high or math.inf):
         return False

@@ -19,7 +19,10 @@ class Recurrent(Op):
     """A recurrent layer on a batch of sequences of vectors."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Require an operand with three axes. onnx infers the results."""
+        """Record that the first operand has three axes, and raise Undecided.
+
+        onnx infers the results.
+        """
         a.require(len(a.shape(0)) == 3)
         raise Undecided
 
@@ -29,7 +32,7 @@ class Recurrent(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return the work of multiplying each row by all weights of W and R in each step."""
+        """Return the work of multiplying by all weights in W and R for each step and sequence."""
         rows = math.prod(inputs[0][:2])
         weights = math.prod(inputs[1]) + math.prod(inputs[2])
         return multiply_accumulates(rows * weights)

@@ -32,7 +32,11 @@ class Product(Op):
     """A product of matrices on the last two axes, perhaps transposed. All other axes broadcast."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the product."""
+        """Return the shape of the product with the dtype of `result`.
+
+        Raises:
+            Undecided: A shape is unknown, or the node has attributes for other layouts.
+        """
         attributes = a.attributes
         if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
             raise Undecided
@@ -47,12 +51,12 @@ class Product(Op):
         return self.result(a, shape)
 
     def require_other_sizes(self, a: Application, shape: Shape) -> None:
-        """Record that all other operands, which are zero points, are single numbers."""
+        """Record that all other operands, such as zero points, are single numbers."""
         if a.equal_size_pairs is not None:
             a.may_fail_unless(all(other in ((), (1,)) for other in a.shapes()[2:]))
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
-        """Return the product with the dtype of the first operand."""
+        """Return the fact of the product, by default with the dtype of the first operand."""
         return a.like(shape)
 
     def cost(
@@ -72,7 +76,12 @@ class MatMul(Product):
     """A product of matrices."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op on complete matrices."""
+        """Apply the same op to complete matrices.
+
+        Raises:
+            Undecided: An operand is a vector, there is a third operand, or an operand is not a
+                broadcast of a constant.
+        """
         left = a.operand(0)
         right = a.operand(1)
         if left.rank < 2 or right.rank < 2 or len(a.application.inputs) > 2:
@@ -83,13 +92,16 @@ class MatMul(Product):
         return OpOnBases(uniform_in_all((left, right), rank) - {rank - 2, rank - 1}, full)
 
     def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
-        """Return the axis of the left columns and that of the right rows."""
+        """Return the axis of the left factor's columns, and that of the right factor's rows."""
         left = -2 if node.attributes.get_int("transA", 0) else -1
         right = -1 if node.attributes.get_int("transB", 0) else -2
         return (0, left), (1, right)
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the axis of the left rows or that of the right columns."""
+        """Return the axis of the left factor's rows, or that of the right factor's columns.
+
+        The result is None for all axes of the result except the last two.
+        """
         if axis not in (-2, -1):
             return None
         name = "transA" if axis == -2 else "transB"
@@ -102,7 +114,7 @@ class Gemm(MatMul):
     """The sum of a product of two matrices and a third operand."""
 
     def require_other_sizes(self, a: Application, shape: Shape) -> None:
-        """Broadcast the third operand."""
+        """Record that the third operand and the product broadcast."""
         if a.input(2) is not None:
             a.broadcast(shape, a.shape(2))
 
@@ -112,7 +124,7 @@ class MatMulInteger(Product):
     """A product of matrices of 8-bit integers."""
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
-        """Return int32."""
+        """Return the fact of the product with the dtype int32."""
         return a.tensor(shape, ir.DataType.INT32)
 
 
@@ -130,7 +142,10 @@ class Einsum(Op):
     """A sum of products of elements of any number of operands."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Broadcast the sizes of each letter as onnxruntime does. onnx uses the first size."""
+        """Return the sizes of the letters in the result.
+
+        The sizes of each letter are broadcast, as in onnxruntime. onnx uses the first size instead.
+        """
         terms, arrow, result = a.attributes["equation"].replace(" ", "").partition("->")
         if not arrow:
             letters = sorted(terms.replace("...", "").replace(",", ""))
@@ -149,7 +164,10 @@ class Einsum(Op):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return the product of all index ranges, or 0 for one operand, which is only summed."""
+        """Return the work of one multiply-accumulate for each combination of indices.
+
+        The work is 0 for one operand, whose elements are only moved or summed.
+        """
         equation = attributes["equation"].as_string().replace(" ", "")
         terms = equation.partition("->")[0].split(",")
         sizes: dict[str, int] = {}
@@ -159,7 +177,7 @@ class Einsum(Op):
 
 
 def _labels(term: str, ellipsis_rank: int) -> list[str | int]:
-    """Return a letter for each axis, and negative numbers for the axes of an ellipsis."""
+    """Return the letters of a term, with negative numbers for the axes of an ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *(range(-ellipsis_rank, 0) if dots else ()), *after]
 
@@ -173,11 +191,11 @@ class Attention(Op):
     """Scaled dot product attention."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the first output, and only the dtypes of the others.
+        """Return the fact of the first output, and only the dtypes of the others.
 
         onnx's shape inference is not used, because it treats unknown sizes as 0. Operands are
-        [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with the number
-        of heads as attributes.
+        [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with the
+        numbers of heads as attributes. For other ranks, the shape of the first output is unknown.
         """
         a.may_fail_unless(False)
         query = a.fact(0)

@@ -1,1 +1,1 @@
-"""Backends for runtime_fold: onnxruntime, and compilers of kernels for parts of it."""
+"""Backends for runtime_fold: compilers of kernels, and the choice between them and onnxruntime."""

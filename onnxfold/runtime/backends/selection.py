@@ -1,4 +1,4 @@
-"""Select the kernels of a component that can run on this CPU, without loading them."""
+"""Find the kernels that can run on this machine, and changed files, without loading kernels."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onnxfold.support.file_contents import hash_file
 
 
 def usable_kernels(kernels: Sequence[Kernel], backend: str = "auto") -> list[Kernel] | str:
-    """Return the kernels of a component that can run here, the highest CPU level first.
+    """Return the kernels of a component that can run here, or the reasons why none can run.
 
     Args:
-        kernels: All kernels of the component.
-        backend: The backend that is allowed, or "auto" for all of them.
+        kernels: All kernels of the component, or the entries with the reason why there is none.
+        backend: The name of the only backend that is allowed, or "auto" for all backends.
 
     Returns:
-        The kernels, at least one, or the reason why no kernel can run here.
+        At least one kernel, or the reasons. Kernels that require more CPU features come first.
     """
     compiled = [kernel for kernel in kernels if kernel.files]
     if not compiled:
@@ -38,7 +38,14 @@ def usable_kernels(kernels: Sequence[Kernel], backend: str = "auto") -> list[Ker
 
 
 def changed_model(bundle: Bundle) -> str | None:
-    """Return the reason why no kernel of a bundle may run, if runtime_fold was replaced."""
+    """Return the reason why no kernel of a bundle may run, if runtime_fold was changed.
+
+    The result is None if runtime_fold was not changed after the kernels were compiled. It is also
+    None if the bundle has no kernels, or if the manifest has no hash of runtime_fold.
+
+    Raises:
+        ModelError: runtime_fold cannot be read.
+    """
     expected = bundle.manifest.hashes.get(FOLD_FILE)
     has_files = any(kernel.files for kernel in bundle.manifest.kernels)
     if expected is None or not has_files or expected == bundle.fold_hash:
@@ -47,7 +54,7 @@ def changed_model(bundle: Bundle) -> str | None:
 
 
 def damaged_file(kernel: Kernel, folder: Path) -> str | None:
-    """Return the reason why a kernel cannot be loaded from its files; None if they are intact."""
+    """Return the reason why the files of a kernel cannot be used; None if they are intact."""
     for name in kernel.files:
         try:
             digest = hash_file(folder / name)

@@ -1,8 +1,9 @@
 """The CPUs that kernels are compiled for, and the CPUs that kernels require.
 
 Users pass the name of a target: a micro-architecture level of x86-64, `NATIVE` or `GENERIC`. The
-entry ``cpu`` of a kernel's key is the CPU that the kernel requires: a level, the baseline of an
-architecture, or the architecture with a hash of the features of the compiling CPU.
+entry ``cpu`` of a kernel's key is the CPU that the kernel requires: a level, `ARM64_BASELINE`, or
+the architecture with a hash of the features of the compiling CPU. Kernels without this entry, or
+with an empty one, run on any CPU of the architecture.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from onnxfold.support.errors import option as option_name
 from onnxfold.support.system import CPU_LEVELS, cpu_features, cpu_levels
 
 NATIVE = "native"
-"""The target for the compiling CPU. Each backend then uses its default CPU."""
+"""The target for the compiling CPU. Each backend has a default for the CPU that code requires."""
 
 GENERIC = "generic"
 """The target for all CPUs of the architecture of the compiling CPU."""
@@ -24,7 +25,7 @@ TARGETS = (NATIVE, GENERIC, *CPU_LEVELS)
 """The names of all targets."""
 
 ARM64_BASELINE = "armv8-a"
-"""The entry ``cpu`` of kernels that run on all 64-bit CPUs of Arm."""
+"""The entry ``cpu`` of kernels that run on all 64-bit Arm CPUs."""
 
 _X86_BASELINE = "x86-64"
 _X86_MACHINES = ("x86_64", "AMD64")
@@ -44,7 +45,7 @@ def targets_of(target_cpu: str | Sequence[str] | None) -> list[str]:
 
 
 def compiler_cpu(target: str) -> str | None:
-    """Return the name of a target in LLVM's compilers; None for the default of the backend."""
+    """Return the name of a target's CPU in LLVM's compilers; None for `NATIVE`."""
     if target == NATIVE:
         return None
     if target == GENERIC and platform.machine() in _X86_MACHINES:
@@ -53,7 +54,7 @@ def compiler_cpu(target: str) -> str | None:
 
 
 def default_cpu() -> str | None:
-    """Return the highest micro-architecture level of this CPU; None if it has no level."""
+    """Return the highest micro-architecture level of this CPU; None if no level is known."""
     return cpu_levels()[-1] if cpu_levels() else None
 
 
@@ -61,11 +62,11 @@ def cpu_key(name: str | None) -> str:
     """Return the entry ``cpu`` of a kernel's key, given the CPU that its compiler targets.
 
     Code for a level runs on each CPU of this level, and code for the baseline of an architecture on
-    each CPU of the architecture. Code for any other name, such as ``host``, requires the same CPU
-    features.
+    each CPU of the architecture. Code for any other name, such as ``host``, requires the features
+    of the compiling CPU.
 
     Args:
-        name: The name of the CPU in the compiler; None for the default of the compiler, and if
+        name: The name of the CPU in the compiler. None if the compiler uses its default, or if
             other options select the CPU features.
     """
     if name == GENERIC and platform.machine() in _ARM64_MACHINES:
@@ -93,9 +94,12 @@ def unusable_cpu(*required: str) -> str | None:
 
 
 def rank_of(cpu: str | None) -> int:
-    """Return the rank of the CPU that a kernel requires. It is higher for more features.
+    """Return the rank of the CPU that a kernel requires. More features have a higher rank.
 
     A kernel that requires the exact features of one CPU has the highest rank.
+
+    Args:
+        cpu: The entry ``cpu`` of the kernel's key, or None.
     """
     if cpu in CPU_LEVELS:
         return list(CPU_LEVELS).index(cpu)

@@ -79,7 +79,7 @@ def save(
     plan: SavePlan | None = None,
     check: Callable[[str], None] | None = None,
 ) -> SaveReport:
-    """Write ``model`` to ``path``. The memory that this takes does not grow with its tensors.
+    """Write ``model`` to ``path``. The memory use does not grow with the size of the tensors.
 
     The model may have been loaded from the same path. It remains usable after the save. At any
     time, ``path`` refers to the old model or to the complete new one.

@@ -1,7 +1,8 @@
 """Writing of a loaded model with changes in its protobuf message. All other content is copied.
 
-`save` writes an ``ir.Model``. To create it, `decode` converts sparse tensors, sorts nodes and
-discards training information. The message of the file keeps all of these.
+`save` writes an ``ir.Model``. To create this model, `decode` converts sparse tensors, sorts nodes
+and discards training information. A `VerbatimModel` keeps them, because it writes the original
+message.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class VerbatimModel:
     """The message of a model file, without the bytes of its large tensors.
 
     Attributes:
-        proto: The message, which can be changed. Large ``raw_data`` are placeholders.
+        proto: The message. The caller may change it. Placeholders replace large ``raw_data``.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -56,7 +57,7 @@ class VerbatimModel:
     ) -> SaveReport:
         """Write the message and the bytes of its tensors; see `storage.save` for the arguments.
 
-        If ``path`` is the source of the model, its data files are not written again.
+        If ``path`` is the source of the model, the written model shares the existing data files.
         """
         target = real_target(os.fsdecode(os.fspath(path)))
         is_replaced = target == os.path.realpath(self._model.meta[SOURCE_KEY])
@@ -100,7 +101,7 @@ class VerbatimModel:
         return SavePlan(write, data.planned(), bytes_shared, locations, size, raw_tensors)
 
     def _external_tensors(self) -> Iterator[tuple[onnx.TensorProto, SharedExternalTensor]]:
-        """Yield the messages of external tensors, with the tensors."""
+        """Yield the message of each external tensor with the located tensor."""
         if not (self._model.meta[EXTERNAL_KEY] or self.proto.training_info):
             return  # visiting all messages of a large graph takes seconds
         files = ExternalData(self._model.meta[SOURCE_KEY])
@@ -114,26 +115,32 @@ class VerbatimModel:
 
 
 def _view_of(span: Span) -> ViewTensor:
-    """Return the bytes at a span as a vector of uint8."""
+    """Return a tensor that views the bytes at a span as a vector of uint8."""
     return ViewTensor(span, ir.DataType.UINT8, ir.Shape([span.length]))
 
 
 def _store_inside(proto: onnx.TensorProto) -> None:
-    """Store a tensor without elements in the model, because its data file may not be written."""
+    """Store a tensor without elements in the model.
+
+    Its data file may not be written, because the file may have no other tensors.
+    """
     proto.ClearField("data_location")
     del proto.external_data[:]
     proto.raw_data = b""
 
 
 def _set_location(proto: onnx.TensorProto, location: str) -> None:
-    """Change the location of external data unless it already refers to the same file."""
+    """Change the location of external data unless it is equivalent to ``location``."""
     for entry in proto.external_data:
         if entry.key == "location" and os.path.normpath(entry.value) != os.path.normpath(location):
             entry.value = location
 
 
 def _set_position(proto: onnx.TensorProto, offset: int, length: int) -> onnx.StringStringEntryProto:
-    """Set the position of external data, and return the empty entry of its location."""
+    """Set the offset and length of external data, and return the new entry for the location.
+
+    The value of this entry is still empty. An existing checksum is removed.
+    """
     kept = [
         (entry.key, entry.value) for entry in proto.external_data if entry.key not in _POSITION_KEYS
     ]

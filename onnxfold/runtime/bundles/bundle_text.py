@@ -1,4 +1,4 @@
-"""The text form of a bundle: the output of `onnxfold split`."""
+"""The text form of a bundle, such as the output of `onnxfold split`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ _MAX_ROWS = 12
 """Maximum number of rows of a table, and of names in a list."""
 
 _Timed = tuple[list[str], str, str | None, float | None, float | None]
-"""The outputs, backend, target CPU and seconds of a kernel, and the seconds of onnxruntime."""
+"""The outputs, backend, target CPU and seconds of a kernel, and the seconds of onnxruntime.
+
+Seconds are None if the kernel was not measured.
+"""
 
 
 def bundle_text(name: str, manifest: Manifest, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Yield the nodes of each part, the runtime constants and the cached bytes.
+    """Yield lines and tables that describe a bundle.
+
+    The lines name the number of nodes of each part, the runtime constants and the cached bytes.
 
     Args:
         name: The name of the bundle.
-        manifest: Its manifest.
-        verbose: Whether to also yield cached tensors, merges, kernels, and reasons why nodes remain
-            in entry.
+        manifest: The manifest of the bundle.
+        verbose: Whether to also yield cached tensors, merges, kernels, and the reasons why nodes
+            remain in entry.
     """
     nodes = manifest.nodes
     names = [info.name for info in manifest.runtime_constants]
@@ -97,7 +102,7 @@ def _kernel_lines(manifest: Manifest) -> Iterator[str | Table]:
 def summary_lines(
     name: str, nodes: Mapping[str, int], constants: Sequence[str], cached: int, cached_bytes: int
 ) -> Iterator[str]:
-    """Yield the nodes of each part of a bundle, the runtime constants and the cached bytes.
+    """Yield lines with the number of nodes of each part, the runtime constants and cached bytes.
 
     Args:
         name: The name of the bundle.
@@ -122,8 +127,8 @@ def summary_lines(
 def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
     """Yield a table of the measured kernels, or nothing if no kernel was measured.
 
-    Kernels with the same columns share a row. The column of target CPUs is omitted if all kernels
-    have the same target CPU.
+    Kernels with the same backend, target CPU and times share a row. The table has at most
+    `_MAX_ROWS` rows. The column of target CPUs is omitted if all rows have the same target CPU.
     """
     names_by_columns: dict[tuple[str, str, str, str], list[str]] = {}
     for outputs, backend, target, kernel_seconds, onnxruntime_seconds in timed:

@@ -1,8 +1,10 @@
 """Detect the runtime constants of a session by comparing the inputs of its runs.
 
 If the values of worthwhile inputs repeat, `ObservedConstants` opens a `Session` on the split model
-in a background thread. Later runs fold each new value once and run entry. If the split model cannot
-compute a run, the original session computes it.
+in a background thread. Later runs fold the values that are expected to repeat, and run entry with
+the folded tensors. The original session computes all other runs.
+
+If the caller names the inputs, no values are compared, and every new value is folded.
 """
 
 from __future__ import annotations
@@ -39,16 +41,20 @@ _MOST_FAILURES = 3
 session succeeds."""
 
 _MOST_SPLITS = 4
-"""Maximum number of times that a session splits the model."""
+"""Maximum number of split models that a session prepares."""
 
 _MISSES = 2
-"""The model is split by other inputs after this number of successive runs in which they repeat.
+"""Number of successive runs after which the model is split by other inputs.
 
-The first runs of a server often repeat all inputs, and later runs repeat only some of them.
+In these runs, the other inputs repeat, and the original session computes the outputs. The first
+runs of a server often repeat all inputs, and later runs repeat only some of them.
 """
 
 _MOST_VALUES = 256
-"""Maximum capacity of a `ValueHistory`. The capacity is lower if the folded tensors are large."""
+"""Maximum capacity of a `ValueHistory`.
+
+The capacity is lower if the cache cannot contain the folded tensors of so many values.
+"""
 
 _MOST_SHAPES = 64
 """Maximum number of feed shapes for which a duration of the original session is recorded."""
@@ -68,18 +74,24 @@ class RuntimeConstants:
             "in use": values are folded. "paused": values are not compared for some runs, because
             they changed in every run or because folding saves too little. "off": the original
             session always runs.
-        names: The inputs that are held constant. If no split model is in use, the watched inputs.
-        share: The share of a run's work that folding saves, from 0 to 1. 0 if it is unknown.
-        reason: The reason for the state "off" or "paused".
+        names: The inputs that are held constant. If no split model is in use, the inputs whose
+            values are compared. Empty if no inputs are observed.
+        share: The share of a run's work that folding saves, from 0 to 1. 0 if it is unknown or no
+            split model is in use.
+        reason: The reason for the state "off" or "paused". None in other states.
         runs: Number of runs of entry.
-        original_runs: Number of runs of the original session while inputs were compared.
-        folds: Number of runs of runtime_fold.
-        original_seconds: Mean duration in seconds of runs of the original session. None before the
-            first run of entry with shapes for which the original session ran.
-        entry_seconds: Mean duration in seconds of the runs of entry with these shapes, without
-            folds.
+        original_runs: Number of runs of the original session. Runs in the states "paused" and
+            "off", and runs in which entry fails, are not counted.
+        folds: Number of runs of groups of runtime_fold in the split model in use. A group contains
+            the outputs that depend on the same runtime constants.
+        original_seconds: Mean duration of the original session in seconds, for the shapes of the
+            runs of entry. None before the first run of entry with shapes for which the original
+            session was timed.
+        entry_seconds: Mean duration of these runs of entry in seconds, without folds. None as for
+            ``original_seconds``.
         cached_bytes: Size of the cached folded tensors in bytes.
-        placements: The backend of each part of runtime_fold.
+        placements: The backend of each component of runtime_fold. Empty if no split model is in
+            use.
     """
 
     state: State
@@ -120,14 +132,20 @@ class RuntimeConstants:
 
 @dataclass(frozen=True)
 class SplitSession:
-    """A session on the split model, and the share of a run's work that it folds."""
+    """A session on the split model, and the share of a run's work that is in runtime_fold.
+
+    The share is 0 if it is unknown.
+    """
 
     session: Session
     share: float
 
 
 class NotWorthwhileError(Exception):
-    """Holding these inputs constant saves too little. The message contains the reason."""
+    """Holding inputs constant saves too little, or the cache is too small for the split model.
+
+    The message contains the reason.
+    """
 
 
 @dataclass(eq=False)
@@ -137,7 +155,10 @@ class _InUse:
     Attributes:
         names: The inputs that are held constant.
         required: The inputs in ``names`` that have no default value.
-        last: The key of the value that was folded last, and its handle.
+        split: The session on the split model.
+        history: The values of ``names`` in earlier runs.
+        last: The key of the value that was folded last, and the handle for this value.
+        failures: Number of runs in which the split model failed and the original session succeeded.
     """
 
     names: frozenset[str]
@@ -157,13 +178,14 @@ class ObservedConstants:
     Args:
         name: The name of the model in log messages.
         open_split: Opens a session on the model, split by the inputs with these names, for these
-            sizes of symbolic dimensions. It is called in another thread and must not refer to this
-            object.
+            sizes of symbolic dimensions. `prepare` calls the function in another thread. The
+            function must not refer to this object.
         sets: The sets of inputs that are worth holding constant, sorted by descending share of the
             work.
         required: The inputs of the model without a default value.
         sizes_of: Returns the sizes of symbolic dimensions in a feed.
-        max_cache_bytes: Maximum size of the cached folded tensors in bytes.
+        max_cache_bytes: Maximum size of the cached folded tensors in bytes, which limits the number
+            of remembered values.
     """
 
     def __init__(
@@ -187,7 +209,10 @@ class ObservedConstants:
         self._is_awaited = False
         self._splits = 0
         self._misses = 0
-        """Number of successive runs in which inputs repeated that are not those in use."""
+        """Number of successive runs in which other inputs than those in use repeated.
+
+        Runs of entry are not counted and do not end the succession.
+        """
         self._in_use: _InUse | None = None
         self._folds_always = False
         self._off: str | None = None
@@ -202,6 +227,8 @@ class ObservedConstants:
 
     def use(self, names: Iterable[str], split: SplitSession, *, always: bool) -> None:
         """Hold inputs constant from the next run on.
+
+        The session on a split model that was in use before is closed.
 
         Args:
             names: The names of the inputs.
@@ -231,8 +258,8 @@ class ObservedConstants:
     ) -> None:
         """Start a background thread that opens the split model.
 
-        Nothing happens while such a thread is running, in the state "off", and after the maximum
-        number of splits.
+        Later runs use the split model, see `use`. Nothing happens while such a thread is running,
+        in the state "off", and after `_MOST_SPLITS` preparations.
 
         Args:
             names: The inputs to hold constant.
@@ -264,7 +291,10 @@ class ObservedConstants:
             THIS_PROCESS.close_with(self, thread.close)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until a running preparation is finished, for at most ``timeout`` seconds."""
+        """Wait until a running preparation is finished, for at most ``timeout`` seconds.
+
+        None means no limit. Without a running preparation, the method returns at once.
+        """
         preparation = self._preparation.value
         if preparation is not None:
             preparation.join(timeout)
@@ -293,10 +323,16 @@ class ObservedConstants:
 
         Args:
             method: The name of the method of `Handle` that runs entry.
-            original: The same method of the original session.
-            output_names: The names of the outputs.
-            feed: The inputs.
-            run_options: ``onnxruntime.RunOptions``.
+            original: The method of the original session with the same name.
+            output_names: The names of the required outputs. None means all outputs.
+            feed: The values of the inputs, by name.
+            run_options: ``onnxruntime.RunOptions``, or None.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            Exception: The original session cannot compute the run.
         """
         if self._is_awaited:
             self.wait()
@@ -325,7 +361,7 @@ class ObservedConstants:
         return self._timed_original(original, output_names, feed, run_options)
 
     def report(self) -> RuntimeConstants:
-        """Return the current state, the runtime constants and the number of runs and folds."""
+        """Return the state and the statistics of this session."""
         with self._lock:
             in_use = self._in_use
             state: State = "watching"
@@ -362,7 +398,12 @@ class ObservedConstants:
         )
 
     def _observe(self, feed: Mapping[str, Feed]) -> None:
-        """Record the values of a run, and prepare the split model if worthwhile inputs repeat."""
+        """Record the values of a run, and prepare a split model if worthwhile inputs repeat.
+
+        While a split model is in use, another one is prepared only after `_MISSES` runs. Without a
+        split model, a pause starts after `MOST_NEW` runs in which no worthwhile set repeated.
+        During a preparation, nothing is recorded.
+        """
         with self._lock:
             if self._preparation.value is not None:
                 return
@@ -378,7 +419,10 @@ class ObservedConstants:
             self.prepare(names, self._sizes_of(feed))
 
     def _start_pause(self, reason: str) -> None:
-        """Stop comparing values for `_next_pause` runs. The caller must hold the lock."""
+        """Stop comparing values for `_next_pause` runs, and double the length of the next pause.
+
+        The caller must hold the lock.
+        """
         self._pause_reason = reason
         self._pause = self._next_pause
         self._next_pause *= 2
@@ -402,7 +446,7 @@ class ObservedConstants:
             self._preparation.set(None)
 
     def _turn_off(self, reason: str) -> None:
-        """Enter the state "off", in which the original session always runs."""
+        """Enter the state "off", and release the split model."""
         with self._lock:
             if self._off is not None:
                 return
@@ -419,7 +463,12 @@ class ObservedConstants:
             in_use.split.session.close()
 
     def _handle_for(self, in_use: _InUse, feed: Mapping[str, Feed]) -> Handle | None:
-        """Return the handle for a feed. None means that the original session must run."""
+        """Return the handle for the runtime constants in a feed, and fold them if necessary.
+
+        The result is None if the original session must run: a required constant is missing, the
+        elements of a constant cannot be read, or the values are not expected to repeat. After too
+        many runs with new values, a pause starts.
+        """
         if not in_use.required <= feed.keys():
             return None  # the original session raises onnxruntime's own error
         constants = {name: feed[name] for name in in_use.names if name in feed}
@@ -479,7 +528,10 @@ class ObservedConstants:
 
 
 class _Durations:
-    """Durations of runs of the original session, and of runs of entry with the same shapes."""
+    """Durations of runs of the original session, and of runs of entry with the same shapes.
+
+    Only the shapes of NumPy arrays are compared.
+    """
 
     def __init__(self) -> None:
         self._originals: dict[Hashable, float] = {}
@@ -488,7 +540,7 @@ class _Durations:
         self._entry_seconds = 0.0
 
     def add_original(self, feed: Mapping[str, Feed], seconds: float) -> None:
-        """Record the duration of a run of the original session."""
+        """Record the duration of a run of the original session, for up to `_MOST_SHAPES` shapes."""
         if len(self._originals) < _MOST_SHAPES:
             self._originals[_shapes(feed)] = seconds
 
@@ -501,7 +553,10 @@ class _Durations:
             self._entry_seconds += seconds
 
     def means(self) -> tuple[float | None, float | None]:
-        """Return the mean durations of the original session and of entry."""
+        """Return the mean durations in seconds of the original session and of entry.
+
+        Both are None before the first run of entry that `add_entry` recorded.
+        """
         if self._count == 0:
             return None, None
         return self._original_seconds / self._count, self._entry_seconds / self._count

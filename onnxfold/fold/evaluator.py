@@ -1,7 +1,9 @@
 """The evaluator, which computes operations immediately or defers them.
 
-Small operations with known operands are computed immediately. All others are deferred: the result
-is a buffer with a shape and a dtype, whose elements are computed when they are needed.
+NumPy kernels immediately compute views of known operands, small results of known operands, and
+results that depend only on shapes. An operation whose result types cannot be inferred is also
+computed immediately. All other operations are deferred. The result of a deferred operation is a
+buffer with a shape and a dtype. The elements are computed when they are needed.
 :mod:`onnxfold.fold.engines` selects the engine.
 """
 
@@ -33,7 +35,10 @@ from onnxfold.support.process_state import THIS_PROCESS, ProcessState
 
 
 class ComputationFailed(Exception):
-    """A failure of deferred operations, whose nodes must be kept in the model."""
+    """A failure of deferred operations. The model must keep the nodes of these operations.
+
+    ``failures`` has the reason for each operation.
+    """
 
     def __init__(self, failures: Mapping[Operation, str]) -> None:
         super().__init__("; ".join(failures.values()))
@@ -58,14 +63,14 @@ class Evaluator:
     ) -> None:
         self.pool = pool
         self.rounded: dict[str, str] = {}
-        """The reasons for values that could not be computed in wide precision, by name."""
+        """The reasons why values could not be computed in wide precision, by the value's name."""
         self._widening = Widening(pool, self._apply, self.rounded) if wide else None
         self.apply = self._apply if self._widening is None else self._widening.apply
-        """Return the results of an operation: known or deferred buffers.
+        """Return the results of an operation: known or deferred buffers, or None without a name.
 
         Raises:
-            Unfoldable: No engine can compute it; the message is the reason.
-            ComputationFailed: It depends on a deferred operation that failed.
+            Unfoldable: No engine can compute the operation. The message is the reason.
+            ComputationFailed: The operation depends on a deferred operation that failed.
         """
         self._engines = Engines(pool, functions, exact, time, process, libraries)
         self.time = self._engines.time
@@ -80,8 +85,8 @@ class Evaluator:
         types = inference.infer(operation)
         outputs = operation.node.outputs
         if any(o.name and t is None for o, t in zip(outputs, types, strict=True)):
-            # Only the computation determines the types. onnxruntime computes it, because a NumPy
-            # kernel would not stop at the memory limit.
+            # Only the computation determines the types. onnxruntime computes the results, because a
+            # NumPy kernel would not stop at the memory limit.
             operation.kernel = None
             self.compute([b for b in operation.operands if b is not None])
             indices = [k for k, output in enumerate(outputs) if output.name]
@@ -101,12 +106,16 @@ class Evaluator:
         return results
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
-        """Compute or defer with the NumPy kernel; return None if the kernel does not apply."""
+        """Return the results of the NumPy kernel, known or deferred.
+
+        The result is None if inference must provide the types of the results, or if the kernel may
+        differ from onnxruntime.
+        """
         operands = operation.operands
         kind = operation.kind
         unknown = [b for b in operands if b is not None and b.elements is None]
         if kind is Kind.VIEW and unknown:
-            # the elements of a shape or axes determine the shape of the result
+            # integers such as a shape or axes determine the shape of the result
             lists = [b for b in unknown if len(b.shape) <= 1]
             integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
@@ -151,7 +160,8 @@ class Evaluator:
     def compute(self, buffers: Sequence[Buffer]) -> None:
         """Compute deferred buffers and their dependencies.
 
-        Raises ComputationFailed after all other operations are computed.
+        Raises:
+            ComputationFailed: Operations failed. All other operations are computed before.
         """
         buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
@@ -159,7 +169,7 @@ class Evaluator:
         for buffer in buffers:  # the consumers may not have retained them yet
             self.pool.retain(buffer)
         try:
-            # a tensor may be read long after the pass, outside of its context
+            # a tensor may be read long after the pass, when NumPy's error state is another one
             with np.errstate(all="ignore"):
                 failures = self._compute(deferred_operations(buffers), buffers).failures
         finally:
@@ -171,8 +181,11 @@ class Evaluator:
     def source(self, buffer: Buffer) -> Source | None:
         """Compute the dependencies of a deferred buffer, and return a source of its blocks.
 
-        If its last operation cannot be computed block by block, the buffer is computed, and the
-        result is None. Raises ComputationFailed.
+        If the operation of the buffer cannot be computed block by block, the buffer is computed,
+        and the result is None.
+
+        Raises:
+            ComputationFailed: An operation failed.
         """
         operations = deferred_operations([buffer])
         if not operations or not is_streamable(operations[-1]):
@@ -192,7 +205,7 @@ class Evaluator:
     def _compute(
         self, operations: list[Operation], required: Sequence[Buffer], root: Buffer | None = None
     ) -> Streams:
-        """Compute the required buffers and the dependencies of a root that is read in blocks."""
+        """Compute the required buffers, and the dependencies of a root that is read in blocks."""
         streams = Streams(self.pool, self.time, operations, required, root)
         for operation in operations:
             if operation in streams.operations:
@@ -207,9 +220,10 @@ class Evaluator:
         return streams
 
     def fallible_buffers(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Return the deferred buffers that ``buffers`` depend on and whose computation could fail.
+        """Return the deferred buffers whose computation could fail.
 
-        A buffer is omitted if another returned buffer depends on it.
+        ``buffers`` and all their dependencies are considered. A buffer is omitted if another
+        returned buffer depends on it.
         """
         operations = deferred_operations(buffers)
         if not operations:

@@ -1,4 +1,4 @@
-"""Inference of the types and shapes of an operation's results from onnx's schemas."""
+"""Inference of the types of an operation's results by onnx, and queries of onnx's schemas."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _Type = tuple[tuple[int, ...], ir.DataType]
 
 
 def infer(operation: Operation) -> list[_Type | None]:
-    """Return the shape and dtype of each result, or None if onnx cannot infer them.
+    """Return the shape and dtype of each result, or None for a result that onnx cannot infer.
 
     Raises:
-        Unfoldable: The operation is invalid, or a result is not a tensor.
+        Unfoldable: The operation is invalid, a result is not a tensor, or inference would crash or
+            never end.
     """
     node = operation.node
     schema = schema_of(node.op_type, operation.opset, node.domain)
@@ -84,7 +85,7 @@ def infer_types(
     for attribute in node.attribute:
         is_wide = not -(1 << 31) <= attribute.i < 1 << 31
         if is_wide and attribute.type == onnx.AttributeProto.INT and not clamps:
-            # onnx truncates it to 32 bits and uses it as an index without a check
+            # onnx truncates the integer to 32 bits and uses it as an index without a check
             raise Unfoldable(f"shape inference: {attribute.name} is {attribute.i}")
         terms = attribute.s.partition(b"->")[0].split(b",") if attribute.name == "equation" else ()
         if any(b"." in term.replace(b"...", b"", 1) for term in terms):
@@ -104,7 +105,8 @@ def infer_types(
 def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array | None) -> bool:
     """Return whether runtimes load a model in which a computed value is replaced by a constant.
 
-    The elements are None if their number is too large for sizes or axes.
+    ``elements`` is None if the elements are unknown or too many for sizes or axes. Then, and also
+    for more than `MAX_SIZE_ELEMENTS` elements, `Op.accepts_constant` is not checked.
     """
     for use in uses(value):
         definition = definition_of(use.node)
@@ -126,7 +128,10 @@ def known_domains() -> frozenset[str]:
 
 
 def index_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
-    """Return the index of an input that was an attribute in older opsets, such as ``axes``."""
+    """Return the index of an input that was an attribute in older opsets, such as ``axes``.
+
+    The result is None if the schema is None, still has the attribute, or has no such input.
+    """
     if schema is None or name in schema.attributes:
         return None
     return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
@@ -139,7 +144,7 @@ def type_of(buffer: Buffer) -> onnx.TypeProto:
 
 @functools.lru_cache(maxsize=4096)
 def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | None:
-    """Return the onnx schema of an op, or None for an op that onnx does not define."""
+    """Return the schema of an op at an opset; None if onnx does not define the op at this opset."""
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -148,10 +153,11 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
 
 @functools.cache
 def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Return whether an ONNX op computes element by element on floats or booleans of these dtypes.
+    """Return whether an ONNX op computes element by element on operands of these dtypes.
 
     Operands of equal shapes then have a result of the same shape, and no integer is an index or a
-    size. The dtype of an omitted operand is None.
+    size. The result is False for dtypes other than floats and booleans. The dtype of an omitted
+    operand is None.
     """
     schema = schema_of(op_type, opset, "")
     kinds = onnx.defs.OpSchema.AttrType
@@ -188,7 +194,7 @@ def accepts_dtype(op_type: str, opset: int, domain: str, index: int, dtype: ir.D
 
 
 def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
-    """Return a protobuf tensor with the elements of a pool array."""
+    """Return a protobuf tensor with the elements of an array from the pool."""
     array = elements.astype(object) if elements.dtype.kind == "S" else elements
     return onnx.numpy_helper.from_array(array, name)
 

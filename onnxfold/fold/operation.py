@@ -19,24 +19,24 @@ from onnxfold.ops.numpy_kernels import Kind, NumpyKernel, broadcast_shape
 from onnxfold.support.arrays import distinct
 
 OWN = "onnxfold:"
-"""Prefix of generated value names; models do not use it."""
+"""The prefix of names of values in generated models. Names in models do not begin with it."""
 
 EAGER_BYTES = 1 << 16
 """Operations on operands and results of up to this many bytes are computed immediately."""
 
 # Models have thousands of operations on scalars and short lists. If all arrays have at most this
-# many elements, their bytes are estimated instead of counted.
+# many elements, the bytes of the result are estimated instead of counted.
 _SCALAR_SIZE = 16
-# Bytes of the broadcast of two such arrays with 8-byte elements, which is an upper bound.
+# The estimate: an upper bound for the broadcast of two such arrays with elements of 8 bytes.
 _SCALAR_BYTES = 8 * _SCALAR_SIZE * _SCALAR_SIZE
-# Arrays of up to this many elements are not collapsed.
+# Arrays are not collapsed if all of them have at most this many elements.
 _COLLAPSED_SIZE = 64
 
 _Computed = TypeVar("_Computed")
 
 
 class Operation(Deferred):
-    """A node with the buffers of its constant operands; its computation may be deferred.
+    """A node with the buffers of its constant operands. The computation may be deferred.
 
     The captures are outer values that the node's subgraphs read. ``operands`` contains the buffers
     of the inputs, followed by those of the captures.
@@ -61,7 +61,7 @@ class Operation(Deferred):
         """The attributes as Python values."""
         self._kind: Kind | None = None
         self.kernel: NumpyKernel | None = find(node.op_type, node.domain, self.opset).kernel
-        """The NumPy kernel; None if the op has no kernel, or the kernel raised NotExact."""
+        """The NumPy kernel; None if the op has no kernel, or the kernel must not be used."""
 
     @property
     def inputs(self) -> Sequence[Buffer | None]:
@@ -78,7 +78,7 @@ class Operation(Deferred):
 
     @property
     def opset(self) -> int:
-        """Version of the op's domain."""
+        """The version of the op's domain; 1 if the domain is not imported."""
         return self.opsets.get(self.node.domain, 1)
 
     @property
@@ -96,9 +96,10 @@ class Operation(Deferred):
         return self._kind
 
     def call(self, arrays: Sequence[Array | None], max_bytes: int | None = None) -> Sequence[Array]:
-        """Return the results of the NumPy kernel; see `NumpyKernel.__call__`.
+        """Return the results of the NumPy kernel, which must exist.
 
-        Element-wise kernels compute repeated elements once.
+        Element-wise kernels compute repeated elements only once. `NumpyKernel.__call__` describes
+        the arguments and the exceptions.
         """
         assert self.kernel is not None
         shape = None
@@ -109,10 +110,10 @@ class Operation(Deferred):
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """Return the node as a protobuf message with other names of its inputs and outputs.
+        """Return the node as a protobuf message with these names of the inputs and outputs.
 
-        The names begin with `OWN`. They must differ from the names of the captures, which the
-        subgraphs read.
+        The names must differ from the names of the captures, which the subgraphs read. Therefore,
+        they begin with `OWN`.
         """
         proto = onnx.NodeProto(
             op_type=self.node.op_type,
@@ -126,7 +127,7 @@ class Operation(Deferred):
 
 
 def deferred_operations(buffers: Sequence[Buffer | None]) -> list[Operation]:
-    """Return the deferred operations on which the buffers depend, operands first."""
+    """Return the deferred operations on which the buffers depend, each once, operands first."""
     roots = _producers(buffers)
     if not roots:
         return []
@@ -140,7 +141,7 @@ def _producers(buffers: Sequence[Buffer | None]) -> list[Operation]:
 def operands_first(
     roots: Sequence[_Computed], operands_of: Callable[[_Computed], Iterable[_Computed]]
 ) -> list[_Computed]:
-    """Return the computations and all their dependencies, each once, operands first."""
+    """Return ``roots`` and all computations on which they depend, each once, operands first."""
     order: list[_Computed] = []
     seen: set[_Computed] = set()
     stack = [(root, False) for root in reversed(roots)]
@@ -156,7 +157,7 @@ def operands_first(
 
 
 class WideOperation(Operation):
-    """An operation on operands of 64 bits instead of the declared dtypes."""
+    """An operation on operands that have elements of 64 bits instead of the declared dtypes."""
 
     is_wide = True
 
@@ -164,7 +165,8 @@ class WideOperation(Operation):
 class Conversion(WideOperation):
     """A conversion between a wide dtype and the declared dtype of an operand or result.
 
-    If ``is_chained``, consumers of the result compute from the wide operand instead.
+    If ``is_chained``, consumers in wide precision read the operand of the conversion instead of
+    the result.
     """
 
     def __init__(
@@ -182,7 +184,10 @@ def one_element_array(buffer: Buffer) -> Array:
 
 
 def effective_bytes(arrays: Sequence[Array | None]) -> int:
-    """Return the bytes of the largest operand or result, counting repeated elements once."""
+    """Return the bytes of the largest operand or result, counting repeated elements once.
+
+    The number is an estimate for scalars and short lists.
+    """
     if all(a is None or a.size <= _SCALAR_SIZE for a in arrays):
         return _SCALAR_BYTES
     present = [a for a in arrays if a is not None]
@@ -200,7 +205,8 @@ def collapse(
 ) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
     """Reduce axes along which no operand varies to extent 1.
 
-    Returns the arrays and the original broadcast shape. The shape is None if no axis is reduced.
+    Returns the arrays and the original broadcast shape. The shape is None if no axis is reduced,
+    for example because all arrays are small.
     """
     present = [a for a in arrays if a is not None]
     if all(a.size <= _COLLAPSED_SIZE for a in present):

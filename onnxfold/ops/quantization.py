@@ -15,10 +15,15 @@ _QUANTIZES = Trait.HEAVY | Trait.ALONG_AXES | Trait.QUANTIZES
 
 
 class Quantization(Op):
-    """A conversion by scales and zero points, along an axis or in blocks."""
+    """A conversion by one scale and zero point, or by several along an axis or in blocks."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the shape of the first operand."""
+        """Return the shape of the first operand with the dtype of `result`.
+
+        Raises:
+            Undecided: The attribute ``output_dtype`` is set, or the shape of a scale or zero point
+                is unknown.
+        """
         attributes = a.attributes
         if attributes.get("output_dtype", 0):
             raise Undecided
@@ -35,7 +40,7 @@ class Quantization(Op):
         return self.result(a, shape)
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
-        """Return the fact of the result."""
+        """Return the fact of the result with this shape."""
         raise NotImplementedError
 
 
@@ -44,7 +49,7 @@ class DequantizeLinear(Quantization):
     """The conversion of quantized numbers to floating-point numbers."""
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
-        """Return the dtype of the scale."""
+        """Return the fact with the dtype of the scale."""
         return a.like(shape, 1)
 
 
@@ -58,11 +63,11 @@ class QuantizeLinear(Quantization):
     """The conversion of floating-point numbers to quantized numbers."""
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
-        """Return the dtype of the zero point, or uint8 if it is omitted."""
+        """Return the fact with the dtype of the zero point, or with uint8 if it is omitted."""
         zero_point = a.input(2)
         return a.tensor(shape, ir.DataType.UINT8 if zero_point is None else zero_point.dtype)
 
 
 @op("DynamicQuantizeLinear", traits=Trait.QUANTIZES)
 class DynamicQuantizeLinear(Op):
-    """A quantization that also computes scale and zero point. onnx infers the results."""
+    """A quantization that also computes the scale and zero point. onnx infers the results."""

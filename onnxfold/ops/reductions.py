@@ -24,7 +24,7 @@ class _Reducing(Op):
     """An op that reduces axes."""
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the same op with all elements along the reduced axes."""
+        """Apply the same op to the base with all elements along the reduced axes."""
         operand = a.operand(0)
         application = a.application
         axes = application.integers("axes", 1)
@@ -41,14 +41,19 @@ class _Reducing(Op):
 @op("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", traits=_REDUCES)
 @op("ReduceMean", "ReduceSumSquare", traits=_REDUCES)
 class Reduction(_Reducing):
-    """An op that reduces axes. onnx infers the result."""
+    """A reduction whose result onnx infers."""
 
 
 class SizeReduction(_Reducing):
     """A reduction that is also computed for symbolic sizes."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Reduce a short list of integers to one integer."""
+        """Reduce the elements of a short 1-D operand to one size.
+
+        Raises:
+            Undecided: The operand has another rank, or an element that is not a size, or a runtime
+                may round a partial result. onnx then infers the result.
+        """
         fact = a.fact(0)
         items = fact.objects
         if items is None or items.ndim != 1 or not items.size or fact.dtype not in SIZE_DTYPES:
@@ -72,7 +77,7 @@ class SizeReduction(_Reducing):
         raise NotImplementedError
 
     def largest_partial_result(self, items: Array) -> int:
-        """Return an upper bound of the absolute values of known partial results."""
+        """Return an upper bound of the absolute values of all partial results of known elements."""
         return 0
 
 
@@ -90,7 +95,7 @@ class ReduceSum(SizeReduction):
         return algebra.add(a, b)
 
     def largest_partial_result(self, items: Array) -> int:
-        """Return the sum of the absolute values."""
+        """Return the sum of the known absolute values."""
         return sum(_magnitudes(items))
 
 
@@ -103,7 +108,7 @@ class ReduceProd(SizeReduction):
         return algebra.mul(a, b)
 
     def largest_partial_result(self, items: Array) -> int:
-        """Return the product of the absolute values."""
+        """Return the product of the known absolute values."""
         return math.prod(_magnitudes(items))
 
 
@@ -129,4 +134,4 @@ class ReduceMax(SizeReduction):
 @op("TopK", traits=Trait.HEAVY)
 @op("Hardmax", traits=Trait.LIKE_FIRST)
 class Search(Op):
-    """A search of elements along an axis. onnx infers the results, except for Hardmax."""
+    """A search for elements along an axis. onnx infers the results, except for Hardmax."""

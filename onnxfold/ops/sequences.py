@@ -16,7 +16,10 @@ class SplitToSequence(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return an unknown fact for pieces without the split axis.
 
-        ONNX and onnxruntime infer different shapes for them.
+        ONNX and onnxruntime infer different shapes for such pieces.
+
+        Raises:
+            Undecided: The pieces keep the split axis, or there is no second operand.
         """
         if a.input(1) is None or a.attributes.get("keepdims", 1):
             raise Undecided

@@ -10,18 +10,18 @@ from onnxfold.ops.traits import Trait
 
 
 class Signal(Op):
-    """An op on signals."""
+    """An op on signals that accepts only scalar constants for certain operands."""
 
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return whether a constant has no axes, because onnx rejects constants with one axis."""
+        """Return whether a constant is a scalar, because onnx rejects constants with one axis."""
         return elements.ndim == 0
 
 
 @op("BlackmanWindow", "HammingWindow", "HannWindow")
 class SignalWindow(Signal):
-    """A window with the size in the operand."""
+    """A window function. The operand is the number of elements."""
 
     restricted_constants = (0,)
 

@@ -1,4 +1,4 @@
-"""Definitions of convolutions, pooling, and changes of the resolution of images."""
+"""Definitions of convolutions, pooling, and ops that resize or sample images."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ class Window(Op):
     is_pool = False
 
     def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
-        """Return the channels of the result, and the sizes of the window."""
+        """Return the number of channels of the result as a tuple, and the sizes of the window.
+
+        The sizes of the window are None if they are unknown.
+        """
         raise NotImplementedError
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the number of positions of the window along each axis."""
+        """Return the batch, the channels, and the number of window positions along each axis.
+
+        A second output has the same shape and the dtype int64.
+        """
         sizes = a.shape(0)
         algebra = a.algebra
         attributes = a.attributes
@@ -66,7 +72,7 @@ class Window(Op):
 
         With ``ceil_mode``, the last position may contain only padding. onnx counts it, but
         onnxruntime does not. For a window larger than the operand, onnxruntime rounds toward zero
-        and returns one position.
+        and returns one position. If both may differ, the result is a new symbol.
         """
         algebra = a.algebra
         steps = algebra.add(size, sum(pads) - window_size)
@@ -83,7 +89,10 @@ class Window(Op):
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return strides and dilations of 1, paddings of 0, and the window of the weight."""
+        """Return strides and dilations of 1, paddings of 0, and the window of the weight.
+
+        The result is None for other attributes, and if the rank or the window is unknown.
+        """
         if name == "kernel_shape":
             return self.implied_window(node, shape_of)
         operand = node.inputs[0] if node.inputs else None
@@ -101,12 +110,16 @@ class Window(Op):
     def implied_window(
         self, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return the window if an operand determines it."""
+        """Return the sizes of the window if an operand determines them; None otherwise."""
         return None
 
 
 def _padding(a: Application, rank: int) -> list[tuple[int, int] | None]:
-    """Return the padding at both ends of each axis; None for a padding that keeps the size."""
+    """Return the padding at both ends of each axis.
+
+    With SAME_UPPER or SAME_LOWER, the padding of each axis is None. The number of positions is then
+    the size divided by the stride, rounded up.
+    """
     auto_pad = _text(a.attributes.get("auto_pad", "NOTSET"))
     if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         return [None] * rank
@@ -121,7 +134,7 @@ def _padding(a: Application, rank: int) -> list[tuple[int, int] | None]:
 def _window_of_weight(
     node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
 ) -> tuple[int, ...] | None:
-    """Return the sizes of the weight's axes after the second if all of them are integers."""
+    """Return the sizes of the weight's axes after the second; None unless all are integers."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     sizes = (None if weight is None else shape_of(weight)) or ()
     window = tuple(size for size in sizes[2:] if isinstance(size, int))
@@ -139,7 +152,7 @@ class Convolution(Window):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return the work of a sum over the weights of a channel for each element."""
+        """Return the work of a sum over the weights of a channel for each element of the result."""
         weights = math.prod(inputs[self.weight_index][1:])
         return multiply_accumulates(math.prod(outputs[0]) * weights)
 
@@ -151,7 +164,10 @@ class Conv(Convolution):
     excludes_negative_zero = (2,)
 
     def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
-        """Return the first size of the weight, and the sizes after the second."""
+        """Return the first size of the weight, and the window in the attribute or the weight.
+
+        Record the sizes that the weight and the bias must have.
+        """
         sizes = a.shape(0)
         weight = a.shape(1)
         a.require(len(weight) == len(sizes))
@@ -168,7 +184,7 @@ class Conv(Convolution):
         return _window_of_weight(node, shape_of)
 
     def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
-        """Return the channels of the operand and of the weight."""
+        """Return the channel axes of the operand and of the weight; empty for several groups."""
         weight = node.inputs[1]
         if weight is None or not weight.shape or node.attributes.get_int("group", 1) != 1:
             return ()
@@ -176,7 +192,7 @@ class Conv(Convolution):
         return (0, axis), (1, axis)
 
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
-        """Return the first axis of the weight for the channels of the result."""
+        """Return the first axis of the weight for the channels of the result; None for others."""
         weight = node.inputs[1]
         if weight is None or weight.shape is None or axis != 1 - len(weight.shape):
             return None
@@ -210,7 +226,7 @@ class DeformConv(UninferredConvolution):
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
     ) -> tuple[int, ...] | None:
-        """Return None."""
+        """Return None for all attributes."""
         return None
 
 
@@ -221,7 +237,11 @@ class ConvTranspose(UninferredConvolution):
     excludes_negative_zero = (2,)
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the fact that onnx infers, unless the sizes in onnxruntime differ."""
+        """Return the fact that onnx infers, or only its dtype if onnxruntime's sizes may differ.
+
+        Raises:
+            Undecided: onnx's shape inference is not available.
+        """
         inferred = a.inferred()
         auto_pad = str(a.attributes.get("auto_pad"))
         has_other_sizes = "output_padding" in a.attributes and "SAME" in auto_pad
@@ -235,7 +255,7 @@ class ConvTranspose(UninferredConvolution):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return the work of multiplying each element by the weights of its channel."""
+        """Return the work of multiplying each element of the operand by its channel's weights."""
         return multiply_accumulates(math.prod(inputs[0]) * math.prod(inputs[1][1:]))
 
     def implied_default(
@@ -270,7 +290,7 @@ class Pool(Window):
         outputs: Sequence[StaticShape],
         attributes: Mapping[str, ir.Attr],
     ) -> Work | None:
-        """Return one operation for each element of the window."""
+        """Return one operation for each element of the window at each position."""
         window = math.prod(attributes["kernel_shape"].as_ints())
         return Work(0, math.prod(outputs[0]) * window)
 
@@ -290,7 +310,14 @@ class Resize(Op):
     """A change of the resolution."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
-        """Return the sizes in the operand, or the input's sizes multiplied by integer scales."""
+        """Return the sizes in the fourth operand, or sizes multiplied by integer scales.
+
+        For other known scales, the sizes are new symbols.
+
+        Raises:
+            Undecided: Neither the sizes nor the scales are known, or the node has ``axes`` or keeps
+                the aspect ratio.
+        """
         a.may_fail_unless(False)
         algebra = a.algebra
         sizes = a.shape(0)
@@ -316,7 +343,12 @@ class Resize(Op):
         return a.tensor(result, dtype)
 
     def on_bases(self, a: OperandBases) -> BaseOfResult:
-        """Return the base if the nearest elements are copied, and only uniform axes are resized."""
+        """Return the base of the operand.
+
+        Raises:
+            Undecided: The node may not copy the nearest elements, or it resizes an axis that is not
+                uniform.
+        """
         operand = a.operand(0)
         attributes = a.application.attributes
         mode = _text(attributes.get("mode", "nearest"))

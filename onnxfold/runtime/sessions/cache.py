@@ -2,10 +2,12 @@
 
 The keys contain hashes of the contents from which the tensors are computed. If the cache has a
 folder, all processes of a machine share the tensors. Each key has a subfolder with a model, whose
-initializers are the tensors of the key. A rename creates the subfolder in one step, and it does not
-change afterwards. It may be removed at any time, because the system keeps the pages that a process
-has mapped. The process that folds a key holds a lock, and other processes wait for the lock. If the
-process ends, the system releases the lock, and the next process removes the incomplete files.
+initializers are the tensors of the key. A rename creates the subfolder in one step. Afterwards, the
+subfolder does not change. It may be removed at any time, because the system keeps the pages that a
+process has mapped.
+
+The process that folds a key holds a lock, and other processes wait for the lock. If the process
+ends, the system releases the lock, and the next process removes the incomplete files.
 
 This module imports onnx-ir only if the cache has a folder.
 """
@@ -60,12 +62,14 @@ class CacheStatistics:
     Attributes:
         hits: Number of requests for entries that exist or that another thread or process computes.
         misses: Number of other requests: folds, and waits for folds that failed.
-        waits: Number of hits and misses that waited for another thread or process.
-        evictions: Number of entries that were removed because of the bound.
-        too_large: Number of folds whose result is larger than the bound.
-        entries: Current number of entries.
-        bytes: Current size of the entries.
-        peak_bytes: Maximum size of the entries so far.
+        waits: Number of hits and misses that waited for another thread or process, or found a lock
+            file of a process that was killed.
+        evictions: Number of entries that were removed from memory because of the bound.
+        too_large: Number of folds whose result is larger than the bound. With
+            `FoldCache.stores_nothing`, all folds that did not fail.
+        entries: Current number of entries in memory.
+        bytes: Current size of these entries in bytes.
+        peak_bytes: Maximum size of the entries in bytes so far.
         seconds: Time in seconds for folding, for waiting, and for reading and writing files.
     """
 
@@ -81,22 +85,26 @@ class CacheStatistics:
 
 
 class FoldCache:
-    """A thread-safe LRU cache of folded tensors. One thread at a time computes a key.
+    """A thread-safe LRU cache of folded tensors. One thread at a time computes those of a key.
 
     A handle keeps its tensors alive after their eviction. The size of the cache does not include
     evicted tensors.
 
     With a folder, processes share folded tensors. The first process that requests a key computes
     the tensors and writes them to the folder. All processes map the files, so the tensors are in
-    memory once. Any number of processes of one user may use the folder, and they may end at any
-    time. The cache verifies files when it reads them. It rejects a folder that other users can
-    write to.
+    memory once. Any number of processes of one user may use the folder, and the processes may end
+    at any time. The cache verifies the hash of files when it reads them, except immediately after
+    writing them.
 
     Args:
         folder: A folder for all processes of a machine. None means that tensors are neither shared
             between processes nor written.
         max_bytes: Maximum size of the folded tensors in bytes. The bound applies to this process
-            and to the folder separately.
+            and to the folder separately. With 0 and without a folder, the cache stores nothing.
+
+    Attributes:
+        has_folder: Whether the cache has a folder.
+        stores_nothing: Whether each request computes the tensors.
 
     Raises:
         UsageError: The folder belongs to another user, or other users can write to it.
@@ -121,10 +129,10 @@ class FoldCache:
         forks.reset_after_fork(self, FoldCache._forget_threads)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
-        """Return the entry of a key, or the result of ``make``, which only one thread calls.
+        """Return the tensors of a key. If they are not cached, one thread calls ``make``.
 
-        If ``make`` raises an exception, each waiting thread also raises it. The next request calls
-        ``make`` again.
+        If ``make`` raises an exception, each waiting thread also raises the exception. The next
+        request calls ``make`` again.
 
         Args:
             key: Equal keys have equal tensors. Processes share tensors whose keys have the same
@@ -139,7 +147,7 @@ class FoldCache:
                 self._entries.move_to_end(key)
                 self._statistics.hits += 1
             else:
-                awaited = self._pending.get(key)  # the future of another thread
+                awaited = self._pending.get(key)  # from a thread that computes the tensors
                 own = self._pending.setdefault(key, Future())
         if found is not None:
             if self._store is not None:
@@ -179,9 +187,9 @@ class FoldCache:
             return replace(self._statistics, entries=len(self._entries))
 
     def clear(self) -> None:
-        """Remove all entries of this process, and return their memory to the system.
+        """Remove all entries of this process, and return freed memory to the system.
 
-        Files in the folder are not removed.
+        Handles keep their tensors. Files in the folder are not removed.
         """
         with self._lock:
             self._entries.clear()
@@ -190,7 +198,7 @@ class FoldCache:
 
     def _forget_threads(self) -> None:
         # The threads of the parent do not exist in a forked process. Freeing the tensors would use
-        # an allocator whose lock such a thread may have held.
+        # an allocator, whose lock another thread may have held at the fork.
         self._pending = {}
         forks.never_destroy(tuple(self._entries.values()))
         self._statistics.bytes = sum(folded.nbytes for folded in self._entries.values())
@@ -242,11 +250,13 @@ class _FoldStore:
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> tuple[Folded, bool, bool]:
         """Return the stored tensors of a key, or store and return the result of ``make``.
-        The result is not stored if the disk is full or if a model cannot contain the tensors.
+
+        The result is not stored if the files cannot be written, if it is larger than the bound, or
+        if it contains other values than tensors of numbers in the CPU's memory.
 
         Returns:
-            The tensors, whether ``make`` was called, and whether this process waited for another
-            process.
+            The tensors, whether ``make`` was called, and whether the lock file existed. If so, this
+            process usually waited for another process.
         """
         path = self.path(key)
         waited = False
@@ -271,15 +281,21 @@ class _FoldStore:
     def path(self, key: Hashable) -> str:
         """Return the subfolder of a key.
 
-        Its name is a hash of the key, the versions and the CPU. The bits of the tensors depend on
-        all of these.
+        The name of the subfolder is a hash of the key, the versions and the CPU. The bits of the
+        tensors depend on all of these.
         """
         versions = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
         text = repr((_FORMAT, versions, cpu_features(), key))
         return os.path.join(self.folder, hashlib.sha256(text.encode()).hexdigest())
 
     def _read(self, path: str) -> Folded | None:
-        """Return the tensors in a subfolder, or None. A damaged subfolder is removed."""
+        """Return the tensors in a subfolder. None if the subfolder does not exist or is damaged.
+
+        A damaged subfolder is removed.
+
+        Raises:
+            OSError: The damaged subfolder cannot be removed.
+        """
         if not os.path.lexists(path):
             return None
         try:
@@ -288,8 +304,8 @@ class _FoldStore:
             return folded
         except (OnnxFoldError, OSError) as error:
             reason = str(error)
-        # Nothing refers to the exception any more. It kept the files mapped, and Windows cannot
-        # remove mapped files.
+        # Here, the exception does not exist any more. The exception kept the files mapped, and
+        # Windows cannot remove mapped files.
         if os.path.lexists(path):  # otherwise another process has just removed it
             logger.warning("%s: removed, because the tensors cannot be read: %s", path, reason)
             files.end_unused_mappings()
@@ -300,7 +316,7 @@ class _FoldStore:
         """Write tensors to a subfolder, and return them as mapped files.
 
         Returns:
-            The mapped tensors. ``computed`` if the tensors cannot be written.
+            The mapped tensors. ``computed`` if the tensors are not stored, see `get`.
         """
         import onnx_ir as ir
 
@@ -330,7 +346,12 @@ class _FoldStore:
 
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
-    """Map the tensors in a subfolder. Verify their hash unless the subfolder is trusted."""
+    """Map the tensors in a subfolder. Verify the hash of the files unless ``is_trusted``.
+
+    Raises:
+        ModelError: The files are damaged.
+        OSError: A file cannot be read.
+    """
     from onnxfold.ir import storage
 
     file = Path(path, _MODEL)
@@ -340,6 +361,6 @@ def _load(path: str, *, is_trusted: bool = False) -> Folded:
     for name, value in storage.load(file).graph.initializers.items():
         assert value.const_value is not None
         values[name] = ort_value(value.const_value.numpy())
-        if values[name].data_ptr() % 64:  # a small tensor in the model file is not aligned
+        if values[name].data_ptr() % 64:  # small tensors in the model file are not aligned
             values[name] = ort_copy(values[name])
     return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))

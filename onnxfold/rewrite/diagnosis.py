@@ -1,7 +1,7 @@
-"""Find the pattern elements and conditions that keep a rule from applying at a node.
+"""Find the pattern elements and conditions because of which a rule does not apply at a node.
 
-`diagnose` repeats the search of the matcher with a match that records each failure. The ordinary
-search records nothing.
+`diagnose` repeats the search of the matcher with a match that records each failure. The search of
+the driver records nothing.
 """
 
 from __future__ import annotations
@@ -53,31 +53,35 @@ from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.tables import count_text, first_of
 
 _MAX_FAILURES = 4
-"""Maximum number of failures recorded for equally close alternatives."""
+"""Maximum number of failures that are recorded for all alternatives with the same progress."""
 _MAX_NAMES = 4
 """Maximum number of op types or consumers that a text lists."""
 _MAX_VALUES = 3
 """Maximum number of values in the reason for a false condition."""
 _MAX_CONDITION_LENGTH = 80
-"""Characters of a condition in a reason. `Failure.element` has the complete text."""
+"""Maximum number of characters of a condition in a reason.
+
+`Failure.element` has the complete text.
+"""
 _CONSUMER_PROPERTIES = ("is_single_use", "is_read_by", "is_only_read_by")
 """Properties that depend on the consumers of a value."""
 _MAX_ELEMENTS = 8
-"""Number of elements of the largest constant that a text shows."""
+"""Maximum number of elements of a constant that a text shows."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A pattern element that did not match, or a condition that failed.
+    """A reason why a rule does not apply: a pattern element, a condition, or the replacement.
 
     The kinds of failures are:
 
-    - ``op``: another op produces the value, or the value is another output of the op.
+    - ``op``: the value is no result of such an op, or is another output of the op.
     - ``attribute``: an attribute of the node differs.
     - ``inputs``: the number of inputs of the node differs.
     - ``constant``: the value is not a constant.
     - ``number``: the constant has other elements.
-    - ``value``: the variable is already bound to another value, or an input is omitted.
+    - ``value``: a symbol is already bound to another value, an input is omitted, or an input should
+      be omitted.
     - ``condition``: a condition is false.
     - ``unknown``: a condition depends on an unknown fact.
     - ``exactness``: bits of the result may change.
@@ -86,11 +90,12 @@ class Failure:
 
     Attributes:
         kind: The kind of the failure.
-        element: The pattern element or the condition, as in the rule.
+        element: The text of the pattern element or the condition. Empty for the kinds ``graph`` and
+            ``replacement``.
         value: The name of the value in the model, or "".
         reason: The reason in one sentence.
-        facts: The values, shapes and constants that the failure depends on, by their terms in the
-            rule.
+        facts: Texts of the values that a condition depends on, by the text of the term or symbol.
+            For ``graph``, texts of the other consumers of matched nodes, by node.
     """
 
     kind: str
@@ -102,13 +107,14 @@ class Failure:
 
 @dataclass(frozen=True)
 class Attempt:
-    """How far a rule matched at a node.
+    """The result of the search for a match of a rule at a node.
 
     Attributes:
         applies: Whether the rule matches, and its replacement can be built.
-        matched: The nodes and values of the closest alternative that matched.
-        failures: The first failures of the closest alternatives.
-        progress: The number of matched ops, and of all matched symbols.
+        matched: The nodes and values that matched in the alternative with the highest progress.
+        failures: The first failures of the alternatives with the highest progress. Empty if the
+            rule applies.
+        progress: The number of matched ops, and the number of all matched symbols.
     """
 
     applies: bool
@@ -125,13 +131,13 @@ def diagnose(
     exact: bool,
     keeps: Callable[[ir.Value], bool] = lambda value: False,
 ) -> Attempt:
-    """Return how far a rule matches at a node; the graph is unchanged.
+    """Return whether a rule applies at a node, or why it does not. The graph is unchanged.
 
     Args:
         rule: The rule.
-        node: The root of the match.
+        node: The node to match with the first root of the pattern.
         facts: The facts of the model.
-        exact: Whether the match must keep every bit.
+        exact: Whether the rewrite must keep every bit.
         keeps: Returns whether the producer of a value must be kept.
 
     Raises:
@@ -160,9 +166,10 @@ def diagnose(
 def _traced_match(
     rule: Rule, node: ir.Node, facts: ModelFacts, exact: bool, trace: _Trace
 ) -> Match | None:
-    """Return the match of a rule, or None if the rule fails; the trace then has the failures.
+    """Return the match of a rule, or None if there is no match.
 
-    Exactness is checked last, in a second search. The driver checks it as early as possible.
+    ``trace`` then has the failures. Exactness is checked in a second search, after a match was
+    found without it. The driver makes only one search, which also checks exactness.
     """
     make_match = partial(_TracedMatch, trace=trace)
     match = find_match(rule, node, facts, exact=False, make_match=make_match)
@@ -173,7 +180,7 @@ def _traced_match(
 
 
 def unmet_opset(rule: Rule, opsets: Mapping[str, int]) -> str | None:
-    """Return why a rule does not hold at the opsets of a graph, or None if it holds."""
+    """Return why a rule does not hold at the opsets of a graph; None if the rule holds."""
     first, last = rule.opset
     version = opsets.get("", 1)
     if version < first:
@@ -187,7 +194,7 @@ def unmet_opset(rule: Rule, opsets: Mapping[str, int]) -> str | None:
 
 
 def matches_root(rule: Rule, node: ir.Node) -> bool:
-    """Return whether a node has the op type of a root of a rule."""
+    """Return whether a node has an op type and the domain of a root of a rule."""
     roots = map(op_of, rule.roots)
     return any(node.op_type in op.op_types and node.domain == op.domain for op in roots)
 
@@ -196,7 +203,7 @@ def matches_root(rule: Rule, node: ir.Node) -> bool:
 
 
 class _Trace:
-    """The failures of the closest alternatives: those with the highest progress."""
+    """The failures of the alternatives with the highest progress, see `_progress`."""
 
     def __init__(self, texts: _Texts) -> None:
         self.texts = texts
@@ -222,7 +229,7 @@ class _Trace:
             self.failures.append(failure)
 
     def attempt(self, rule: Rule, node: ir.Node) -> Attempt:
-        """Return the recorded failures, or that the node has the wrong op if there are none."""
+        """Return the recorded failures. If there are none, the node has no op of a root."""
         if self.failures:
             return Attempt(False, self.matched, self.failures, self.progress)
         required = " or ".join(dict.fromkeys(_op_types(op_of(root)) for root in rule.roots))
@@ -271,7 +278,7 @@ class _TracedMatch(Match):
 
 
 def _progress(match: Match) -> tuple[int, int]:
-    """Return the number of ops that are bound, and that of all symbols."""
+    """Return the number of bound ops, and the number of all bound symbols."""
     ops = sum(isinstance(symbol, Op) for symbol in match.bindings)
     return ops, len(match.bindings)
 
@@ -300,7 +307,7 @@ def _matched(match: Match, texts: _Texts) -> list[str]:
 def _op_reason(
     match: Match, pattern: Expression, value: ir.Value | None, texts: _Texts
 ) -> tuple[str, str]:
-    """Return the kind and the reason of an op that did not match."""
+    """Return the kind and the reason of a failure to match an op with the producer of a value."""
     op = op_of(pattern)
     required = f"the pattern requires {_op_types(op)} here"
     if value is None:
@@ -323,7 +330,7 @@ def _op_reason(
 
 
 def _attribute_reason(match: Match, op: Op, node: ir.Node) -> str:
-    """Return the first attribute of a node that differs from those of an op."""
+    """Return the reason why the attributes of a node do not match those of an op."""
     facts = match.facts
     label = _quoted_label(node)
     if op.variable is None:
@@ -357,7 +364,7 @@ def _attribute_text(value: Any) -> str:
 
 
 def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> tuple[str, str]:
-    """Return the kind and the reason of a variable or number that did not match."""
+    """Return the kind and the reason of a failure to match a variable, number or omitted input."""
     if leaf is omitted:
         return "value", f"the input {texts.name(value)} is not omitted"
     if isinstance(leaf, Rest):
@@ -382,7 +389,7 @@ def _leaf_reason(match: Match, leaf: Expression, value: Any, texts: _Texts) -> t
 
 
 def _condition_failure(match: Match, condition: Term, texts: _Texts) -> Failure:
-    """Return why a condition is not true."""
+    """Return the failure of a condition that is false or unknown."""
     facts = _facts_of(match, condition, texts)
     try:
         condition.evaluate(match)
@@ -391,7 +398,7 @@ def _condition_failure(match: Match, condition: Term, texts: _Texts) -> Failure:
         kind = "unknown"
     if any(condition is each for each in match.rule.conditions):
         return Failure(kind, repr(condition), "", _verdict(match, condition, texts), facts)
-    # the negation of `inexact`, which the rule's conditions do not have
+    # this is the negation of `inexact`, which is not among the conditions of the rule
     inexact = condition.args[0]
     verdict = "is true" if kind == "condition" else "is not certainly false"
     text = text_of(inexact)
@@ -401,7 +408,7 @@ def _condition_failure(match: Match, condition: Term, texts: _Texts) -> Failure:
 
 
 def _verdict(match: Match, term: Any, texts: _Texts) -> str:
-    """Return why a condition is not true, in terms of its operands."""
+    """Return the reason why a condition is not true, with the values of its operands."""
     if isinstance(term, Joined):
         if term.func is any:
             return "; ".join(_verdict(match, each, texts) for each in term.args)
@@ -425,7 +432,11 @@ def _verdict(match: Match, term: Any, texts: _Texts) -> str:
 
 
 def _symbol_text(match: Match, term: Term, symbol: Recorded, texts: _Texts) -> str:
-    """Return the consumers, the elements or the type of a symbol in a false property."""
+    """Return a text of the symbol in a false property: its consumers, elements or type.
+
+    The consumers are shown if the property depends on them. The type is shown if the elements are
+    unknown.
+    """
     content = match.bound(symbol)
     if isinstance(content, ir.Node):
         content = content.outputs[0]
@@ -450,12 +461,12 @@ def _value_text(match: Match, term: Term, texts: _Texts) -> str:
         return texts.of(match.value_of(term))
     except NotKnown as error:
         return f"not known: {texts.unknown(error)}"
-    except Exception as error:  # a rule may exclude such a value by another condition
+    except Exception as error:  # another condition of the rule may exclude such a value
         return f"{type(error).__name__}: {error}"
 
 
 def _facts_of(match: Match, condition: Term, texts: _Texts) -> dict[str, str]:
-    """Return the values of the terms and symbols in a condition, by their texts."""
+    """Return texts of the values of terms and symbols in a condition, by the text of each."""
     facts: dict[str, str] = {}
     for term in _properties(condition):
         facts[text_of(term)] = _value_text(match, term, texts)
@@ -477,7 +488,10 @@ def _facts_of(match: Match, condition: Term, texts: _Texts) -> dict[str, str]:
 
 
 def _properties(term: object) -> Iterator[Term]:
-    """Yield the properties of values and the computed functions in a condition."""
+    """Yield the terms in a condition that directly read a symbol.
+
+    These are properties of values, calls of functions, and operators on attributes.
+    """
     if isinstance(term, (tuple, list)):
         for each in term:
             yield from _properties(each)
@@ -489,7 +503,7 @@ def _properties(term: object) -> Iterator[Term]:
 
 
 def _failure_of(error: Exception, match: Match | None, texts: _Texts) -> Failure:
-    """Return why a match cannot be rewritten."""
+    """Return the failure for an exception of the search or of the rewrite."""
     if isinstance(error, Refused):
         consumers = {} if match is None else _other_consumers(match)
         return Failure("graph", "", "", str(error), consumers)
@@ -521,14 +535,14 @@ def _other_consumers(match: Match) -> dict[str, str]:
 
 
 class _Texts:
-    """Texts of values and their facts."""
+    """Returns texts of values in the model, and of facts about these values."""
 
     def __init__(self, facts: ModelFacts) -> None:
         self._facts = facts
         self._sizes = Texts(facts.types.algebra, ())
 
     def name(self, value: ir.Value | None) -> str:
-        """Return the name of a value in quotes."""
+        """Return the name of a value in quotes, or "None" for an omitted input."""
         return "None" if value is None else repr(value.name or "")
 
     def origin(self, value: ir.Value) -> str:
@@ -546,7 +560,10 @@ class _Texts:
         return "an input of the graph"
 
     def elements(self, value: ir.Value) -> str:
-        """Return the elements of a small constant as the end of a sentence, or ""."""
+        """Return the elements of a small constant as the end of a sentence, or "" for other values.
+
+        If there are many elements, their number is returned instead.
+        """
         array = self._facts.constness.array(value)
         if array is None:
             return ""
@@ -597,7 +614,7 @@ class _Texts:
         return str(content)
 
     def unknown(self, error: NotKnown) -> str:
-        """Return the reason of an unknown fact as a sentence."""
+        """Return the reason of an unknown fact as a clause."""
         if not error.args:  # from arithmetic with symbolic sizes
             return "it depends on a symbolic size"
         template, *parts = error.args

@@ -1,4 +1,4 @@
-"""Rules, and the rule sets of modules."""
+"""Rules, and the rule sets of onnxfold, other packages and files."""
 
 from __future__ import annotations
 
@@ -24,40 +24,52 @@ _Checks = Mapping[Expression, Mapping[Expression | None, list[Term]]]
 
 
 class RuleError(OnnxFoldError):
-    """A rule is invalid, or failed on a node."""
+    """A rule is invalid, or raised an exception at a node."""
 
 
 @dataclass(eq=False)
 class Rule:
-    """A declarative rewrite. The decorator `onnxfold.rewrite.rule` creates it."""
+    """A declarative rewrite. The decorator `onnxfold.rewrite.rule` creates rules.
+
+    The decorator describes ``inexact`` and the attributes from ``benefit`` to ``seen_in``.
+    """
 
     pair: Pair
     conditions: tuple[Term, ...]
-    """The conditions: all must be true."""
+    """The conditions, all of which must be true."""
     inexact: bool | Term
     opset: tuple[int, int | None]
+    """The first and the last opset for which the rule holds. None is no limit."""
     doc: str
     file: str
     line: int
+    """The first line of the function or of its decorators."""
     name: str
     benefit: Annotated[int, -math.inf] = 0
     target: str | None = None
     shared: bool = False
     on_constants: bool = False
     seen_in: str = ""
-    """A model to which the rule applies."""
+    """A model to which the rule applies, or ""."""
     is_builtin: bool = False
     """Whether the rule is part of onnxfold."""
 
     @cached_property
     def roots(self) -> tuple[Expression, ...]:
-        """The alternatives of the first pattern. Each is an op, or an output of an op."""
+        """The alternatives of the first pattern, or this pattern if it has no alternatives.
+
+        Each root is an op, or an output of an op.
+        """
         first = self.pair.patterns[0]
         return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
     @cached_property
     def symbols(self) -> dict[object, None]:
-        """The variables, ops and attribute variables of the pattern, in its order."""
+        """The symbols that a match binds: `result`, and those of the pattern in its order.
+
+        These are variables, ops, op variables, alternatives and attribute variables. The values of
+        the dictionary are None.
+        """
         symbols: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
             if isinstance(expression, (Variable, Op, any_of)):
@@ -71,7 +83,7 @@ class Rule:
     def checks(self) -> _Checks:
         """For each root, the conditions by the expression after which they are checked.
 
-        The conditions of the key None are checked at the end.
+        The conditions of the key None are checked at the end of the search.
         """
         return {root: self._checks_from(root) for root in self.roots}
 
@@ -79,8 +91,9 @@ class Rule:
     def checks_of_exact(self) -> _Checks:
         """The same as `checks`, with the condition that no bit changes.
 
-        This condition is checked first if it depends on the replaced value only. Otherwise, it is
-        checked last.
+        If this condition depends on the replaced value only, it is checked after the root's op.
+        Otherwise, it is checked at the end of the search. If ``inexact`` is no term, the result is
+        `checks`.
         """
         if not isinstance(self.inexact, Term):
             return self.checks
@@ -106,7 +119,7 @@ class Rule:
             step = pending.pop()
             certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
             if isinstance(step, any_of):
-                # the symbols in the alternatives are bound when one of the alternatives has matched
+                # an alternative that matches binds its symbols before the next step
                 for each in walk(step.operands):
                     possible |= dict.fromkeys((each, *symbols_of(*each.terms)), len(steps))
             else:
@@ -116,18 +129,18 @@ class Rule:
         checks: dict[Expression | None, list[Term]] = {}
         for condition in self.conditions:
             last = max([last_steps.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
-            # if the step is also in an alternative, it may match before other symbols are bound
+            # a step that is also in an alternative may match before other symbols are bound
             is_at_end = last < 0 or steps[last] in possible
             checks.setdefault(None if is_at_end else steps[last], []).append(condition)
         return checks
 
     def replacement_terms(self) -> list[object]:
-        """Return the terms of the replacement."""
+        """Return the terms in all expressions of the replacement."""
         return [term for each in walk(self.pair.replacements) for term in each.terms]
 
     @property
     def location(self) -> str:
-        """The file and the line of the definition."""
+        """The file name and the line of the definition."""
         return f"{os.path.basename(self.file)}:{self.line}"
 
     @property
@@ -144,9 +157,10 @@ class Rule:
         return before, after, tuple(map(repr, self.conditions))
 
     def name_ops(self) -> None:
-        """Give ops the names of their local variables, if conditions or computed terms use them.
+        """Give ops and other unnamed symbols the names of their local variables.
 
-        The texts of patterns and conditions contain these names.
+        Only symbols that conditions, ``inexact`` or terms of the replacement use get a name. The
+        texts of patterns and conditions contain these names.
         """
         used = set(symbols_of(*self.conditions, self.inexact, *self.replacement_terms()))
         for name, variable in self.pair.names.items():
@@ -169,7 +183,7 @@ class RuleSet:
     rules: tuple[Rule, ...]
     doc: str = ""
     optional: bool = False
-    """Whether the set is used only if an option names it or one of its rules."""
+    """Whether rules are used only if an option names the set or the rule."""
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
@@ -184,7 +198,7 @@ class RuleSet:
 
 
 def _description(rule: Rule) -> str:
-    """Return the description of a rule, whether it is inexact, and a model to which it applies."""
+    """Return the description of a rule, whether the rule is inexact, and its ``seen_in``."""
     text = rule.doc or str(rule)
     if rule.inexact is not False:
         text += " (inexact)" if rule.inexact is True else " (inexact for some matches)"
@@ -203,7 +217,7 @@ def rule_set(
         name: The name of the set.
         namespace: The variables, by name.
         doc: The description. By default the first line of the docstring in the namespace.
-        optional: Whether the set is used only if an option names it or one of its rules.
+        optional: Whether rules are used only if an option names the set or the rule.
     """
     rules: dict[Rule, None] = {}
     for variable, value in namespace.items():
@@ -216,7 +230,7 @@ def rule_set(
 
 
 def rule_set_of(module: ModuleType) -> RuleSet:
-    """Return the rule set of a module. It is opt-in if the module has ``OPTIONAL = True``."""
+    """Return the rule set of a module. ``OPTIONAL = True`` in the module makes it optional."""
     name = module.__name__.rpartition(".")[2]
     return rule_set(name, vars(module), optional=bool(getattr(module, "OPTIONAL", False)))
 
@@ -225,7 +239,8 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     """Return the rule set of a Python file.
 
     Raises:
-        UsageError: The file cannot be read as Python or defines no rule.
+        UsageError: The file cannot be run as Python or defines no rule.
+        RuleError: A rule in the file is invalid.
     """
     rules = rule_set_of(run_file(path, "rules"))
     if not rules.rules:
@@ -235,9 +250,9 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
 
 @functools.cache
 def builtin_rule_sets() -> tuple[RuleSet, ...]:
-    """Return the rule sets of onnxfold, sorted by name."""
+    """Return the rule sets of onnxfold, sorted by name. Modules without rules have no set."""
     if importlib.util.find_spec("onnxfold.rules") is None:
-        # Python was started in the project's folder, which has rules/ beside onnxfold/
+        # In the project's folder, the package `onnxfold.rules` is rules/ beside onnxfold/.
         search_path = importlib.import_module("onnxfold").__path__
         search_path.append(os.path.dirname(search_path[0]))
     package = importlib.import_module("onnxfold.rules")

@@ -72,7 +72,7 @@ class Window(Op):
 
         With ``ceil_mode``, the last position may contain only padding. onnx counts it, but
         onnxruntime does not. For a window larger than the operand, onnxruntime rounds toward zero
-        and returns one position. If both may differ, the result is a new symbol.
+        and returns one position. If onnx and onnxruntime may differ, the result is a new symbol.
         """
         algebra = a.algebra
         steps = algebra.add(size, sum(pads) - window_size)

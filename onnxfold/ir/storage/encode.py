@@ -1,9 +1,9 @@
-"""Conversion of the IR to protobuf without the bytes of large tensors.
+"""Conversion of the IR to protobuf. The caller may store the bytes of tensors elsewhere.
 
 Types, shapes and properties of values are converted in both directions.
 
-onnx-ir serializes types, shapes, most attributes and small tensors. Its ``serialize_model`` is not
-used, because it reads every tensor and repeats each initializer in a ``value_info``.
+onnx-ir serializes types, shapes, rare attributes and some small tensors. Its ``serialize_model`` is
+not used, because it reads every tensor and repeats each initializer in a ``value_info``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from onnxfold.support.memory import paused_garbage_collection
 TYPE_KEY = "onnxfold.type_proto"  # a serialized TypeProto that onnx-ir cannot represent
 QUANTIZATION_KEY = "quant_parameter_tensor_names"  # onnx-ir's key for its annotation
 
-# Called with a tensor, whether it is in an attribute, and an empty proto for it. It writes the
-# position of the bytes into the proto, or returns False if the proto should contain the bytes.
+# Called with a tensor, whether the tensor is in an attribute, and an empty proto for the tensor.
+# Writes the bytes of the tensor or their position into the proto, and returns True. Returns False
+# if `to_proto` should write the complete tensor.
 Locate = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
 _STRING = ir.DataType.STRING
@@ -42,7 +43,11 @@ def to_proto(
 ) -> onnx.ModelProto:
     """Convert a model to protobuf. ``locate`` selects the position of the bytes of each tensor.
 
-    External tensors remain references, which are valid in the folder of the model.
+    By default, external tensors remain references, which are valid in the folder of the model. The
+    bytes of all other tensors are in the result.
+
+    Raises:
+        ModelError: The model cannot be serialized.
     """
     try:
         return _Writer(locate).model(model)
@@ -58,7 +63,10 @@ def function_proto(function: ir.Function) -> onnx.FunctionProto:
 
 
 def add_attributes(protos: Any, node: ir.Node) -> None:
-    """Add the attributes of a node with the bytes of all tensors, including external ones."""
+    """Add the attributes of a node to ``protos``, with the bytes of all tensors.
+
+    The bytes of external tensors are included.
+    """
     writer = _Writer(_embed)
     for attribute in node.attributes.data.values():
         writer.attribute(protos, attribute)
@@ -139,7 +147,8 @@ class _Writer:
         inputs = ["" if value is None else value.name for value in node.inputs]
         values = node.outputs
         outputs = [value.name for value in values]
-        while outputs and not (outputs[-1] or node.domain):  # calls keep omitted outputs
+        # only calls of functions keep omitted outputs at the end
+        while outputs and not (outputs[-1] or node.domain):
             outputs.pop()
         proto = protos.add(
             op_type=node.op_type,
@@ -198,7 +207,7 @@ class _Writer:
 
 
 def _copy_strings(proto: Any, owner: Any, *fields: str) -> None:
-    """Copy string fields that are not empty."""
+    """Copy the string fields of ``owner`` that are not empty to ``proto``."""
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
@@ -209,7 +218,10 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
-    """Set the type, shape, doc string and metadata of a value from a ``value_info``."""
+    """Set the type, shape, doc string and metadata of a value, and return the value.
+
+    If onnx-ir cannot represent the type, it is stored in the ``meta`` and removed from ``info``.
+    """
     kind = info.type.tensor_type
     dtype = DTYPES.get(kind.elem_type)
     # UNDEFINED is 0
@@ -230,7 +242,10 @@ def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 
 @functools.lru_cache(maxsize=1024)
 def shape_of(serialized: bytes) -> ir.Shape:
-    """Return a frozen shape. Values share shapes, because creating them is slow."""
+    """Parse a ``TensorShapeProto``, and return a frozen shape.
+
+    Values share shapes, because creating a shape is slow.
+    """
     shape = ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
     shape.freeze()
     return shape
@@ -238,12 +253,18 @@ def shape_of(serialized: bytes) -> ir.Shape:
 
 @functools.lru_cache(maxsize=1024)
 def static_shape(sizes: tuple[int, ...]) -> ir.Shape:
-    """Return the frozen shape of a tensor. Tensors share shapes, because creating them is slow."""
+    """Return the frozen shape with these sizes.
+
+    Tensors share shapes, because creating a shape is slow.
+    """
     return ir.Shape(sizes, frozen=True)
 
 
 def is_representable(proto: onnx.TypeProto) -> bool:
-    """Return whether onnx-ir can represent a type: not a map, opaque or incomplete type."""
+    """Return whether onnx-ir can represent a type.
+
+    onnx-ir represents no maps, no opaque types, and no types without a known element type.
+    """
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         return is_representable(getattr(proto, kind).elem_type)
@@ -254,25 +275,25 @@ def is_representable(proto: onnx.TypeProto) -> bool:
 
 
 def write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
-    """Write the name of a value and the properties that `describe` sets."""
+    """Write the name of a value and the properties that `describe` sets to ``proto``."""
     ir.serde.serialize_value_into(proto, value)
     if value.type is None and (type_ := meta_entry(value, TYPE_KEY)) is not None:
         proto.type.ParseFromString(type_)
 
 
 def is_described(value: ir.Value) -> bool:
-    """Return whether a value has a name and further properties."""
+    """Return whether a value has a name, and also a type, metadata or a doc string."""
     properties = value.type, metadata_of(value), value.doc_string, meta_entry(value, TYPE_KEY)
     return bool(value.name) and any(properties)
 
 
 def entries_of(proto: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    """Return metadata as a dictionary; None if it is empty."""
+    """Return metadata as a dictionary; None if there is none."""
     return {entry.key: entry.value for entry in proto[:]} if proto else None
 
 
 def add_entries(proto: Any, entries: Mapping[str, str]) -> None:
-    """Add metadata sorted by key."""
+    """Add metadata to a list of entries, sorted by key."""
     for key in sorted(entries):
         proto.add(key=key, value=entries[key])
 

@@ -2,10 +2,11 @@
 
 The files of a bundle are written into a new folder inside of the bundle's folder. Renaming the new
 folder commits them. Then the files are moved into the bundle's folder, the manifest first, so that
-readers of the old bundle detect the change. If the writer is killed, the next reader or writer
-moves the remaining files. Other files in the bundle's folder are not changed.
+readers of the old bundle detect the change. Files of the old bundle that the new bundle does not
+contain are removed. If the writer is killed, the next reader or writer completes these steps. Other
+files in the bundle's folder are not changed.
 
-Opening a bundle does not import onnx-ir.
+Opening a bundle does not import onnx-ir, unless committed files were not moved yet.
 """
 
 from __future__ import annotations
@@ -48,23 +49,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 Version = tuple[int, int]
+"""The inode and the modification time of a file, see `_version`."""
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
-_MAX_RECORD_BYTES = 1 << 20  # maximum size of all records of hashes: some thousands of bundles
-_LOCKED = "bundle"  # name of the lock of a folder
+_MAX_RECORD_BYTES = 1 << 20  # maximum bytes of all records of hashes: some thousands of bundles
+_LOCKED = "bundle"  # name of the lock in a bundle's folder
+# Names of the files of kernels. Other files in the folder of kernels are never removed.
 _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
 class Bundle(Printable):
-    """A split model. Several threads may use it at the same time.
+    """A split model in a folder. Several threads may use the same bundle at the same time.
 
     The name of a part is the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has
-    groups. ``read`` is the path and version of the manifest file. It is None while the bundle is
-    written.
+    groups.
+
+    Args:
+        folder: The folder of the bundle.
+        manifest: The manifest of the bundle.
+        read: The path and version of the manifest file. None while the bundle is written.
 
     Attributes:
-        compiles_ahead: Whether a session compiles kernels of the bundle while it runs.
+        compiles_ahead: Whether a session compiles kernels of the bundle while the session runs.
     """
 
     compiles_ahead = False
@@ -94,9 +101,13 @@ class Bundle(Printable):
 
     @property
     def fold_hash(self) -> str:
-        """SHA-256 of the content of runtime_fold. The keys of cached tensors contain it.
-        The user's cache folder contains a record with the hash of each bundle that was opened, see
-        `onnxfold.support.file_contents`.
+        """SHA-256 of the content of runtime_fold and its data file, in hexadecimal.
+
+        The keys of cached tensors contain this hash. The user's cache folder contains a record of
+        the hash, see `onnxfold.support.file_contents`.
+
+        Raises:
+            ModelError: A file cannot be read.
         """
         if self._fold is None:
             try:
@@ -116,7 +127,11 @@ class Bundle(Printable):
         return self.manifest.to_dict()
 
     def load(self, part: str) -> ir.Model:
-        """Load a part as a model that may be changed."""
+        """Load a part as a model that the caller may change.
+
+        Raises:
+            ModelError: The part cannot be read, or does not belong to the manifest.
+        """
         from onnxfold.ir import storage
 
         self._check()
@@ -128,7 +143,19 @@ class Bundle(Printable):
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """Open an onnxruntime session on a part."""
+        """Open an onnxruntime session on a part.
+
+        Args:
+            part: The name of the part.
+            options: The session options, or None for `default_options`.
+            providers: The execution providers.
+
+        Raises:
+            ModelError: onnxruntime cannot open the part, or the part does not belong to the
+                manifest.
+            TypeError: An argument is invalid.
+            ValueError: An argument is invalid.
+        """
         self._check()
         path = self.folder / part
         try:
@@ -143,12 +170,15 @@ class Bundle(Printable):
         return session
 
     def _check(self) -> None:
-        """Check that the bundle was not replaced after its manifest was read."""
+        """Raise a ModelError if the bundle was replaced or moved after its manifest was read."""
         if self._read is not None and _version(self._read[0]) != self._read[1]:
             raise ModelError("the bundle was replaced or moved; open it again", file=self._read[0])
 
     def _check_unchanged(self, statuses: Mapping[str, Status]) -> None:
-        """Check that runtime_fold was not changed after its content was hashed."""
+        """Raise a ModelError if a file of runtime_fold was changed after its content was hashed.
+
+        ``statuses`` are the statuses of the files when they were hashed.
+        """
         with contextlib.suppress(OSError):
             if file_statuses(self.folder, statuses) == statuses:
                 return
@@ -156,7 +186,11 @@ class Bundle(Printable):
         raise ModelError(reason, file=self.runtime_fold)
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Check that the inputs or outputs of a part are those in the manifest."""
+        """Raise a ModelError if a part does not belong to the manifest.
+
+        The part belongs to the manifest if the inputs of entry, or the outputs of runtime_fold, are
+        those in the manifest. The bundle must be unchanged.
+        """
         self._check()
         if part == FOLD_FILE and self._fold is not None:
             self._check_unchanged(self._fold["files"])
@@ -181,7 +215,17 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 
 def open_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """Read the manifest of a bundle."""
+    """Open a bundle by reading its manifest.
+
+    If the replacement of the bundle was interrupted, it is completed first.
+
+    Args:
+        path: The folder of the bundle, or the path of its manifest.
+
+    Raises:
+        ModelError: The manifest is missing, is damaged, or has a format that this version cannot
+            read.
+    """
     path = Path(path)
     file = path if path.name == MANIFEST else path / MANIFEST
     try:
@@ -227,9 +271,10 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _version(file: Path) -> Version:
-    """Return the version of a file, which changes when the file is replaced.
+    """Return the inode and the modification time of a file.
 
-    If the file does not exist, the version is (-1, -1).
+    At least one of these numbers changes when the file is replaced. If the file does not exist or
+    cannot be accessed, the result is (-1, -1).
     """
     try:
         status = file.stat()
@@ -239,12 +284,23 @@ def _version(file: Path) -> Version:
 
 
 def hash_model(path: Path) -> str:
-    """Return the SHA-256 of a model with its data file of the usual name, in hexadecimal."""
+    """Return the SHA-256 of a model and its data file of the usual name, in hexadecimal.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
     return hash_files(_files_of(path))
 
 
 def _described(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the hash and the statuses of files. The user's cache folder stores the record."""
+    """Return the hash and the statuses of files, see `describe`.
+
+    They are read from a record in the user's cache folder. If there is no record, or a file was
+    changed, the files are hashed and a new record is written.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
     names = [str(path) for path in paths]
     key = hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
     record = user_folder("bundles") / f"{key}.json"
@@ -265,13 +321,18 @@ def _described(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return the paths of a model and of its data file of the usual name, if it exists."""
+    """Return the path of a model and, if its data file of the usual name exists, also that path."""
     data = path.with_name(path.name + ".data")
     return [path, data] if data.exists() else [path]
 
 
 def check_source(model: ir.Model, folder: Path) -> None:
-    """Check that a bundle does not overwrite the model that is split."""
+    """Raise a UsageError if a bundle in a folder would overwrite a file of the model that is split.
+
+    Args:
+        model: The model that is split.
+        folder: The folder of the bundle.
+    """
     from onnxfold.ir.storage.save import Sources
     from onnxfold.ir.storage.tensors import tensors_of
 
@@ -284,9 +345,19 @@ def check_source(model: ir.Model, folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path]:
-    """Yield a folder for the files of a bundle, which replace the old files at the end.
+    """Yield a new folder for the parts and kernels of a bundle.
 
-    The manifest is written last. After an OSError, either the old or the new bundle is complete.
+    At the end of the context, the manifest is written to the new folder, and the files in the new
+    folder replace the old bundle. After an error, either the old or the new bundle can be opened.
+
+    Args:
+        folder: The folder of the bundle. It is created if it does not exist.
+        manifest: The manifest of the new bundle. It may be changed within the context.
+        fsync: Whether to wait until the files are on the disk.
+
+    Raises:
+        UsageError: A file or folder in ``folder`` must not be replaced.
+        OSError: A file cannot be written.
     """
     from onnxfold.ir.storage.save import other_user
 
@@ -330,6 +401,13 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
 
 
 def _finish(folder: Path, *, fsync: bool) -> None:
+    """Move committed files into the folder of a bundle, and remove files of the old bundle.
+
+    Without committed files, the function does nothing. The caller must hold the folder's lock.
+
+    Raises:
+        OSError: A file cannot be moved.
+    """
     new = folder / COMMITTED
     if not new.is_dir():
         return
@@ -341,7 +419,7 @@ def _finish(folder: Path, *, fsync: bool) -> None:
         files.replace_file(str(new / name), str(folder / name), str(folder / _LOCKED))
     if fsync:
         _sync(folder, [])
-    # Remove the files of the old bundle that the new manifest does not name.
+    # Remove the files of the old bundle that the new bundle does not contain.
     from onnxfold.ir.storage.load import external_locations
 
     manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
@@ -363,7 +441,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _sync(folder: Path, paths: list[Path]) -> None:
-    """Wait until files, and the entries of a folder and its folder of kernels, are on the disk."""
+    """Wait until files are on the disk, and also the entries of a folder and its kernel folder."""
     for path in paths:
         system.sync_path(path)
     for parent in (folder / KERNELS, folder):

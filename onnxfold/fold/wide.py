@@ -1,14 +1,15 @@
-"""Wide precision: constants in float64, int64 and uint64, each rounded once.
+"""Wide precision: constants are computed in float64, int64 or uint64 and rounded once.
 
 A chain is a sequence of operations in wide precision. Each result has the declared dtype and is
-rounded from a wide buffer. The next operation of the chain reads the wide buffer. Both buffers are
-deferred like other results: only stored results are rounded, tile by tile. A chain continues after
-a stored result as long as the result is deferred.
+rounded from a wide buffer. The next operation of the chain reads the wide buffer. Both buffers may
+be deferred like other results. A deferred result is rounded only if it is stored, tile by tile. The
+chain continues after a deferred result until the result is computed. A result that is computed
+immediately retains its wide buffer, so the chain continues, too.
 
 Comparisons, casts, shifts, quantization, bodies and functions depend on the dtype. They end a chain
-and get the rounded value, as in the model. A cast to a dtype with more bits is lossless and does
-not end a chain. Integers that overflow when they are rounded wrap, so sums and products have the
-same results as without wide precision.
+and read the rounded value, as in the model. A lossless cast of floats, such as a cast to a dtype
+with more bits, does not end a chain. Integers that overflow when they are rounded wrap, so sums and
+products have the same results as without wide precision.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
     **dict.fromkeys((_T.INT8, _T.INT16, _T.INT32), _T.INT64),
     **dict.fromkeys((_T.UINT8, _T.UINT16, _T.UINT32), _T.UINT64),
 }
-"""The dtype in which elements of a dtype are computed; other dtypes are not widened."""
+"""The wide dtype in which elements of a dtype are computed. All other dtypes are not widened."""
 
 
 Apply = Callable[[Operation], list[Buffer | None]]
@@ -41,8 +42,11 @@ Apply = Callable[[Operation], list[Buffer | None]]
 class Widening:
     """The application of operations in wide precision.
 
-    ``apply`` applies an operation without widening. ``rounded`` receives the reasons for values
-    that could not be computed in wide precision, by name.
+    Args:
+        pool: The pool of the buffers.
+        apply: The function that applies an operation without widening.
+        rounded: A dictionary for the reasons why values could not be computed in wide precision, by
+            the value's name.
     """
 
     def __init__(self, pool: Pool, apply: Apply, rounded: dict[str, str]) -> None:
@@ -52,7 +56,10 @@ class Widening:
         self._refused: set[ir.Node] = set()
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation with the declared dtypes and shapes."""
+        """Return the results of an operation with the declared dtypes and shapes.
+
+        If possible, the results are rounded from results in wide precision.
+        """
         results = self._apply(operation)
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
             return results
@@ -76,7 +83,11 @@ class Widening:
     def _apply_wide(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Return the results rounded from wide ones; None if normal precision applies."""
+        """Return results that are rounded from wide results; None if normal precision applies.
+
+        Raises:
+            Unfoldable: The operation ends a chain, because it cannot use wide precision.
+        """
         node = operation.node
         continues_chain = any(b is not None and _wide_of(b) is not None for b in operation.operands)
         definition = definition_of(node)
@@ -97,7 +108,8 @@ class Widening:
         input_variables = [
             variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))
         ]
-        # operands that determine the dtype of a result are widened, as well as other floats
+        # Only operands whose wide dtype ONNX allows are widened: those that determine the dtype of
+        # a result, and other floats.
         is_widened = [
             b is not None
             and b.dtype in WIDE
@@ -138,7 +150,10 @@ class Widening:
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
     ) -> Buffer | None:
-        """Discard the normal result, and return the wide result in its dtype."""
+        """Discard the normal result, and return the wide result in the normal result's dtype.
+
+        The result is None if one of the two is None.
+        """
         if wide is None or result is None:
             return None
         self._pool.discard(result)
@@ -159,7 +174,11 @@ class Widening:
     def _cast(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Return the result of a cast; the chain ends if the target dtype has fewer bits."""
+        """Return the result of a cast of a wide buffer; None if normal precision applies.
+
+        The chain ends if the cast loses bits. Casts from or to other dtypes than floats use normal
+        precision.
+        """
         first = operation.operands[0]
         result = results[0]
         wide = None if first is None else _wide_of(first)
@@ -175,10 +194,11 @@ class Widening:
 def _signature(
     op_type: str, opset: int, domain: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
-    """Return the type variables of the inputs, their allowed types, and those of the outputs.
+    """Return the type variables of inputs, the types of each variable, and variables of outputs.
 
-    The variable of the last input also applies to all further inputs of a variadic op. The result
-    is None for ops without schema or inputs.
+    The types are those that ONNX allows. The variable of the last input also applies to all further
+    inputs of a variadic op. The result is None for ops without a schema or inputs, and for ops
+    outside the ONNX domain.
     """
     schema = None if domain else schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:
@@ -191,7 +211,7 @@ def _signature(
 
 
 def _wide_of(buffer: Buffer) -> Buffer | None:
-    """Return the wide buffer from which a buffer is rounded, or None."""
+    """Return the wide buffer from which a buffer of a chain is rounded; None for other buffers."""
     deferred = buffer.deferred
     if isinstance(deferred, Conversion) and deferred.is_chained:
         return deferred.operands[0]
@@ -212,14 +232,17 @@ def _kernel(dtype: ir.DataType) -> NumpyKernel:
 
 
 def rounded(x: Array, target: DType) -> Array:
-    """Return the elements in another dtype, rounded once to nearest; integers wrap on overflow."""
+    """Return the elements in another dtype.
+
+    Floats are rounded once, to nearest. Integers that overflow wrap.
+    """
     if target == BFLOAT16 and x.dtype == np.float64:
         x = _to_odd(x)  # ml_dtypes converts through float32
     return np.asarray(x.astype(target))
 
 
 def _to_odd(x: Array) -> Array:
-    """Return float32 numbers that round to narrower dtypes like the original float64 numbers.
+    """Return float32 numbers that round to narrower dtypes like the given float64 numbers.
 
     A number between two float32 numbers is rounded to the one with an odd last bit. Source:
     S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using

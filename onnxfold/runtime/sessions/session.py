@@ -1,6 +1,8 @@
 """Sessions on split models, with the interface of onnxruntime's sessions.
 
-A session computes the nodes that depend only on runtime constants once for each setting.
+A session computes the nodes that depend only on runtime constants once for each setting, unless the
+cache has evicted the results.
+
 >>> session = onnxfold.Session("bundle")  # doctest: +SKIP
 >>> session.run(None, {"states": states, "ids": ids})  # folds, then runs entry  # doctest: +SKIP
 >>> session.run(None, {"states": states, "ids": more})  # runs entry only  # doctest: +SKIP
@@ -59,8 +61,8 @@ class Argument:
 class Session(Printable):
     """Run a bundle, or a model with runtime constants, like ``onnxruntime.InferenceSession``.
 
-    Runtime constants are inputs. They may be fed in every run, or only when they change. A runtime
-    constant with a default value has this value in every run that does not feed it.
+    Runtime constants are inputs, and may be fed in every run or only when they change. A runtime
+    constant with a default value has this value in every run that does not feed the constant.
 
     The session compares the bits of each value with a copy of the last value, even for read-only
     arrays. The caller may therefore overwrite an array with new values. The session folds a new
@@ -77,8 +79,9 @@ class Session(Printable):
         source: The folder of a bundle, or a model as for `split`.
         sess_options: ``onnxruntime.SessionOptions`` for entry, from which the options for
             runtime_fold are derived. The defaults are onnxruntime's, except that threads spin for a
-            millisecond at most. Options with external data in memory are rejected. Values of
-            ``add_initializer`` must be equal to the values in the model, as onnxruntime requires.
+            millisecond at most. Options with external data or external initializers in memory are
+            rejected. Values of ``add_initializer`` must be equal to the values in the model, as
+            onnxruntime requires.
         providers: Execution providers, as for onnxruntime. The default is the CPU provider.
         backend: The backend of runtime_fold. With "auto", the session measures its folds and uses
             the faster of kernels and onnxruntime. A child process compiles the kernels of a model
@@ -88,13 +91,13 @@ class Session(Printable):
         strict_backend: Whether this backend must run all of runtime_fold in every fold. Otherwise
             onnxruntime runs the parts that the backend cannot run, and a warning contains the
             reasons.
-        max_cache_bytes: Bound in bytes of a separate cache for this session. None means the cache
-            that all sessions share.
-        cache: A cache that some other sessions share. A cache with a folder can be shared with
-            other processes.
-        specialize: Whether to create a session for each setting, with the folded tensors as
-            weights. onnxruntime's CPU provider can then prepack them. Folds take longer, and runs
-            are faster.
+        max_cache_bytes: Bound in bytes of a separate cache for this session. It is ignored if
+            ``cache`` is given. With neither, the session uses the cache that all sessions share.
+        cache: A cache that other sessions may share. Other processes can share a cache with a
+            folder.
+        specialize: Whether to create an onnxruntime session for each setting, with the folded
+            tensors as weights. onnxruntime's CPU provider can then prepack them. Folds take longer,
+            and runs are faster. With other providers, this has no effect.
         arguments: Arguments of `split` for a model: ``runtime_constants`` (names or globs of inputs
             and weights), ``overridable``, ``max_cache``, ``nominal`` and others.
 
@@ -176,9 +179,10 @@ class Session(Printable):
     def wait_for_kernels(self) -> list[Placement]:
         """Wait until kernels are compiled, checked and timed, so that the next fold can use them.
 
-        The method returns at once if no compiler is installed or if no kernel is likely to be
-        faster. It also returns at once if the source is a bundle, because `split` compiles the
-        kernels of bundles.
+        If necessary, the compilation starts now. The method returns at once if no compiler is
+        installed, if no kernel is likely to be faster, or if the session does not compile in the
+        background. A session compiles in the background only with the backend "auto", and not for a
+        bundle of `split`, which contains its kernels.
 
         Returns:
             The backend of each component, see `placements`.
@@ -204,7 +208,7 @@ class Session(Printable):
         *,
         handle: Handle | None = None,
     ) -> Sequence[Any]:
-        """Compute outputs. For new values of runtime constants, runtime_fold runs first.
+        """Compute outputs, after a fold if the values of the runtime constants are not cached.
 
         Args:
             output_names: Names of the required outputs. None or an empty sequence means all
@@ -218,7 +222,10 @@ class Session(Printable):
             The outputs in the order of ``output_names``.
 
         Raises:
-            UsageError: A runtime constant has no value yet, or is fed together with a handle.
+            UsageError: An input is missing or unknown, a runtime constant has no value yet or a
+                wrong type or shape, or a runtime constant is fed together with a handle. The handle
+                belongs to another session.
+            Exception: onnxruntime cannot compute the run. Its exceptions have no common base class.
         """
         if handle is None:
             handle, input_feed = self._handle_for(input_feed)
@@ -243,10 +250,12 @@ class Session(Printable):
         """Return a binding for entry in which folded tensors are bound.
 
         Args:
-            handle: The folded tensors. None means the tensors of the last fold.
+            handle: The folded tensors. None means those of the last run without a handle. Before
+                such a run, all runtime constants must have default values, which are folded.
 
         Raises:
-            UsageError: A runtime constant has no value yet.
+            UsageError: A runtime constant has no value yet, or the handle belongs to another
+                session.
         """
         if handle is None:
             current = self._current
@@ -260,7 +269,7 @@ class Session(Printable):
         """Run entry on a binding of `io_binding`.
 
         Raises:
-            UsageError: The binding was not created by `io_binding`.
+            UsageError: The binding was not created by `io_binding`, or was created before a fork.
         """
         if not isinstance(iobinding, Binding):
             raise UsageError("the binding must be created by io_binding()")
@@ -280,8 +289,9 @@ class Session(Printable):
                 peft or a .safetensors, .npz or .onnx_adapter file, see `onnxfold adapters`.
 
         Raises:
-            UsageError: A runtime constant is missing or unknown, or its type or shape is wrong.
-            ModelError: The file is damaged.
+            UsageError: A runtime constant is missing or unknown, its type or shape is wrong, or the
+                kind of the adapter is not supported.
+            ModelError: The file of the adapter is damaged or cannot be read.
         """
         manifest = self.bundle.manifest
         infos = self._constants
@@ -303,7 +313,7 @@ class Session(Printable):
         )
 
     def _check_owner(self, handle: Handle) -> None:
-        """Raise a UsageError if the handle does not belong to this session."""
+        """Raise a UsageError if an object is not a handle of this session."""
         if not isinstance(handle, Handle):
             raise UsageError("the handle must be created by fold()")
         if handle.owner is not self._constants:
@@ -312,8 +322,8 @@ class Session(Printable):
     def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
         """Return the handle for the constants in a feed, and the other inputs in the feed.
 
-        A constant that is not fed has its default value, or its value in the last run if it has no
-        default value.
+        A constant that is not fed has its default value. If it has no default value, it has its
+        value in the last run without a handle. New values are folded.
         """
         check_feed(feed)
         current = self._current
@@ -355,9 +365,11 @@ class Session(Printable):
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
     ) -> None:
-        """Use other execution providers from now on.
+        """Use other execution providers for later runs and folds.
 
-        The next run must feed the runtime constants without a default value. They are folded again.
+        The next run must feed the runtime constants without a default value, and folds all of them
+        again. Handles from before continue to use the old providers. The statistics of folds begin
+        at zero.
         """
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
@@ -377,7 +389,7 @@ class Session(Printable):
         return self.bundle.manifest.cached_bytes
 
     def fold_statistics(self) -> FoldStatistics:
-        """Return the number and the total time of the folds of this session."""
+        """Return the number and the total time of folds, since the providers were set."""
         return self._folding.statistics
 
     def cache_statistics(self) -> CacheStatistics:
@@ -385,22 +397,33 @@ class Session(Printable):
         return self._folding.cache.statistics()
 
     def placements(self) -> list[Placement]:
-        """Return the backend of each component, and the reason if it is not the selected one."""
+        """Return the backend of each component of runtime_fold.
+
+        If onnxruntime replaces the selected backend, the placement contains the reason.
+        """
         return self._folding.placements()
 
     def get_inputs(self) -> list[Argument]:
-        """Return the inputs of the original model in order, including the runtime constants."""
+        """Return the inputs of the original model that have no default value, in order.
+
+        Runtime constants are included.
+        """
         known = self._described(self.entry.get_inputs(), optional=False)
         inputs = self.bundle.manifest.inputs
         return [known[name] for name in inputs if name in known]
 
     def get_overridable_initializers(self) -> list[Argument]:
-        """Return the inputs that have a default value."""
+        """Return the inputs that have a default value, including runtime constants."""
         known = self._described(self.entry.get_overridable_initializers(), optional=True)
         return list(known.values())
 
     def _described(self, in_entry: Sequence[Any], *, optional: bool) -> dict[str, Argument]:
-        """Return the inputs of entry, and the runtime constants that entry does not read."""
+        """Return inputs of entry, and runtime constants that entry does not read, by name.
+
+        Args:
+            in_entry: The inputs of entry, as onnxruntime describes them.
+            optional: Whether to add the runtime constants with a default value, or the others.
+        """
         known = {arg.name: Argument(arg.name, arg.type, arg.shape) for arg in in_entry}
         for info in self.bundle.manifest.runtime_constants:
             if info.optional == optional:
@@ -443,7 +466,11 @@ class Session(Printable):
 
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:
-    """Return the given bundle, or split the given model in memory."""
+    """Return a bundle, open a bundle at a path, or split a model in memory.
+
+    Raises:
+        UsageError: Arguments for splitting are given for a bundle.
+    """
     if isinstance(source, (str, os.PathLike)) and is_bundle(source):
         source = open_bundle(source)
     if not isinstance(source, Bundle):

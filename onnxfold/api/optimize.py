@@ -487,9 +487,9 @@ def _check_default_session(
     """Raise an error if onnxruntime's default session runs the source but not the result.
 
     The result has already passed the comparison node by node. A difference in the default session
-    is therefore caused by onnxruntime's optimizations. The difference leads to a warning if it
-    exceeds the tolerances of inexact rules and is larger than the one that these optimizations
-    cause in the source.
+    is therefore caused by onnxruntime's optimizations. It leads to a warning if it exceeds the
+    tolerances of inexact rules, and also the difference that these optimizations cause in the
+    source.
 
     Raises:
         CheckFailedError: The result does not run in the default session.

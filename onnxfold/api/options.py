@@ -46,7 +46,7 @@ class OptionArguments(TypedDict, total=False):
             Transpose or com.microsoft::Gelu.
         fold: Fold values whose name matches a glob, or that a node of an op type produces,
             regardless of their size. Values that cannot be evaluated or match keep are not folded.
-        precision: exact: round after every op, as a runtime does; wide: compute chains of constants
+        precision: exact: round after every op, as a runtime does. wide: compute chains of constants
             in 64 bits and round once, at the end of the chain.
         explain: Also record why nodes were folded, not only why nodes were kept.
         enable: Use opt-in rules or rule sets.

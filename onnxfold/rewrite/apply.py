@@ -94,8 +94,8 @@ def _dead_nodes(match: Match, first_root: ir.Node, keeps: Keeps) -> dict[ir.Node
         keeps: Returns whether the producer of a value must be kept.
 
     Raises:
-        Refused: The producer of a root would not be dead code or must be kept, or the roots are in
-            different graphs, or another node may read a root before the new nodes.
+        Refused: The producer of a root would not be dead code or must be kept. Or the roots are in
+            different graphs, or another node may read a root before the new nodes compute it.
     """
     roots = dict.fromkeys(match.roots)
     matched = match.nodes

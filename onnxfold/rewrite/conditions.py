@@ -375,9 +375,9 @@ class _OrElse(Term):
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     """Make a function of matched values callable in rules.
 
-    The function is called for each match. Its arguments are a `Matched` for each value, a tuple of
-    `Matched` for several inputs (None for an omitted one), and plain values for attributes and
-    terms. If the function returns None, the result is unknown.
+    The function is called for each match. Its arguments are a `Matched` for each value, and plain
+    values for attributes and terms. For several inputs, the argument is a tuple with a `Matched`
+    for each input or None. If the function returns None, the result is unknown.
     """
     return functools.update_wrapper(functools.partial(_Computed, function), function)
 

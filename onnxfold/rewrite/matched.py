@@ -317,7 +317,7 @@ class Value(Recorded):
         """Whether certainly no element is -0.0.
 
         This is true for a small constant without -0.0, and for the result of moving or adding such
-        a constant, directly or through a few nodes.
+        a constant. A few nodes may be between the constant and the value.
         """
         return self._has_no_negative_zero(_MAX_NODES_TO_CONSTANT)
 

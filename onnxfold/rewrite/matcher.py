@@ -2,9 +2,9 @@
 
 The matcher is a depth-first search with backtracking. Its goals are operands to match and
 conditions to check. `Pending` is the stack of remaining goals, and `Match.bindings` has the
-values of the symbols that are bound. If the inputs of a node can match in several orders, or a
-pattern has alternatives, `try_alternatives` starts each alternative with another copy of the
-bindings. All alternatives share the remaining goals.
+values of the symbols that are bound. The inputs of a node may match in several orders, and a
+pattern may have alternatives. `try_alternatives` then starts each alternative with another copy of
+the bindings. All alternatives share the remaining goals.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Match:
     bindings: _Bindings
     """The content of each bound symbol.
 
-    The content is a value for a variable, a node for an op or op variable, a tuple for variadic
-    inputs, and a Python value for an attribute. A bound alternative may be None (omitted).
+    A variable has a value, and an op or op variable has a node. A variadic variable has a tuple of
+    values, and an attribute has a Python value. An `any_of` has None if the input is omitted. The
+    symbol ``swap`` of an op variable has a bool.
     """
 
     def bound(self, symbol: object) -> Any:

@@ -1,4 +1,4 @@
-"""Reading of models without reading or copying the bytes of large tensors."""
+"""Reading of models from files, without copies of large tensors, and from memory."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from onnxfold.support.memory import paused_garbage_collection
 # Keys in the ``meta`` of a loaded model.
 SOURCE_KEY = "onnxfold.source"  # str: the absolute path of the model file
 FILES_KEY = "onnxfold.files"  # tuple of MappedFile: the model, then its data files
-BYTES_KEY = "onnxfold.bytes"  # int: the bytes of those files, or of the serialized model
-EXTERNAL_KEY = "onnxfold.external_data"  # bool: whether any tensor was external
+BYTES_KEY = "onnxfold.bytes"  # int: the size of these files, or of the serialized model, in bytes
+EXTERNAL_KEY = "onnxfold.external_data"  # bool: see `load` and `from_proto`
 
-# Tensors of at least this many bytes remain in the file. A copy of a smaller one is cheaper than a
-# reference.
+# ``raw_data`` of at least this many bytes remain in the file. A copy of smaller data is cheaper
+# than a reference.
 LARGE = 4096
 
 # During the scan of a file, pages are released after each step of this many bytes. Otherwise, many
@@ -76,7 +76,7 @@ class ONNXProgram(Protocol):
     model: ir.Model
 
     def release(self) -> None:
-        """Release the session that runs the model before a change."""
+        """Release the session that runs the model. This is called before the model is changed."""
 
 
 PathLike = str | os.PathLike[str]
@@ -94,11 +94,12 @@ def load(
     Tensors with raw data are `ViewTensor`. Those of at least 4 KiB have a ``span`` of the file.
     External tensors are `SharedExternalTensor`, a subclass of ``ir.ExternalTensor``. All other
     tensors have classes of onnx-ir. ``model.meta["onnxfold.source"]`` is the absolute path.
-    ``model.meta["onnxfold.external_data"]`` is True if the model has external data.
+    ``model.meta["onnxfold.external_data"]`` is True if a data file was opened.
 
     Args:
         path: The path of the file.
-        external_data: Whether to open data files. If False, external tensors have no elements.
+        external_data: Whether to open data files. If False, external tensors are plain
+            ``ir.ExternalTensor``, and their elements cannot be read.
         lift_constants: Whether to convert Constant nodes to initializers; see `decode`.
 
     Raises:
@@ -137,6 +138,10 @@ def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Mo
     """Convert a model in memory; see `load`. The result shares no data with ``proto``.
 
     Data files are not opened: external tensors are plain ``ir.ExternalTensor``.
+    ``model.meta["onnxfold.external_data"]`` is True if the model has such a tensor.
+
+    Raises:
+        ModelError: The model is invalid.
     """
     placeholders = Placeholders()
     try:
@@ -162,6 +167,9 @@ def _skeleton_of_proto(proto: onnx.ModelProto, placeholders: Placeholders) -> by
     """Serialize a model of more than 2 GiB with placeholders for its large tensors.
 
     ``proto`` is changed during the call, and restored afterwards.
+
+    Raises:
+        ModelError: The model exceeds 2 GiB without its large tensors.
     """
     replaced: list[tuple[onnx.TensorProto, bytes]] = []
     try:
@@ -184,7 +192,8 @@ def model_in(source: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
 
     An ``ir.Model`` is checked. Its nodes and outputs must not read values of other models, or
     values that onnx-ir discarded, such as sparse initializers. Nodes must not depend on their own
-    results. Values without names get names, because the model cannot be written otherwise.
+    results, and bodies must fit their nodes. If values have no names or equal names, values of this
+    model are renamed, because the model cannot be written otherwise.
 
     Raises:
         ModelError: The model is invalid.
@@ -224,7 +233,10 @@ def model_in(source: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
 
 
 def _has_unique_names(graph: ir.Graph) -> bool:
-    """Return whether each used value of a graph has a unique name."""
+    """Return whether each value of a graph has a unique name, except for unused results of nodes.
+
+    These may have no names.
+    """
     inputs = [value.name for value in graph.inputs]
     names = [*inputs, *(graph.initializers.keys() - set(inputs))]
     names += [v.name for node in graph for v in node.outputs if v.name or is_used(v)]
@@ -232,14 +244,20 @@ def _has_unique_names(graph: ir.Graph) -> bool:
 
 
 def _is_defined(value: ir.Value, graphs: Container[ir.Graph | ir.Function | None]) -> bool:
-    """Return whether a value is a result, an input or an initializer of one of the graphs."""
+    """Return whether a value is a result, an input or an initializer of one of the graphs.
+
+    An initializer without a tensor is not defined.
+    """
     if (producer := value.producer()) is not None:
         return producer.graph in graphs
     return value.graph in graphs and (value.is_graph_input() or stored_tensor(value) is not None)
 
 
 def path_of(source: ModelLike) -> str | None:
-    """Return the path of a model: ``source`` itself, or the file of a loaded ``ir.Model``."""
+    """Return the path of a model: ``source`` itself, or the file of a loaded ``ir.Model``.
+
+    The result is None for any other model.
+    """
     if isinstance(source, ir.Model):
         path: str | None = source.meta.get(SOURCE_KEY)
         return path
@@ -249,7 +267,11 @@ def path_of(source: ModelLike) -> str | None:
 def opened(source: ModelLike, *, lift_constants: bool = False) -> ir.Model:
     """Return a model that can be changed without changing the source; see `load`.
 
-    Negative sizes of inputs, which some exporters write for unknown sizes, become unknown.
+    Negative sizes of inputs, which some exporters write for unknown sizes, become unknown. Values
+    of the source may be renamed; see `model_in`.
+
+    Raises:
+        ModelError: The model is invalid, or its files cannot be read.
     """
     original = model_in(source)
     if isinstance(original, ir.Model):
@@ -272,8 +294,8 @@ def opened(source: ModelLike, *, lift_constants: bool = False) -> ir.Model:
 def _cloned(model: ir.Model) -> ir.Model:
     """Return a copy that shares only the elements of tensors.
 
-    A clone by onnx-ir shares tensors. Renaming an initializer of the clone would rename the tensor
-    of the original.
+    A clone by onnx-ir shares tensors, so renaming an initializer of the clone would rename the
+    tensor of the original. The copy also imports the opset of ONNX if its nodes require it.
     """
     try:
         clone = model.clone()
@@ -295,7 +317,11 @@ def _cloned(model: ir.Model) -> ir.Model:
 
 
 def _cloned_in_order(model: ir.Model) -> ir.Model:
-    """Return a copy of a model with its nodes in topological order."""
+    """Return a copy of a model with its nodes in topological order. The model is not changed.
+
+    Raises:
+        ModelError: A node depends on its own result.
+    """
     orders = [(graph, list(graph)) for graph in all_graphs(model)]
     try:
         for graph in root_graphs(model):
@@ -310,7 +336,7 @@ def _cloned_in_order(model: ir.Model) -> ir.Model:
 
 
 def _renamable(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return a tensor with the same elements and its own name."""
+    """Return a tensor with the same elements, whose name can be changed independently."""
     if type(tensor) in (ir.Tensor, ir.StringTensor, ir.ExternalTensor, SharedExternalTensor):
         return copy.copy(tensor)
     if isinstance(tensor, ir.TensorProtoTensor) and tensor.nbytes < LARGE:
@@ -326,8 +352,9 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
     """Explain errors that occur in the context while the model of ``source`` is processed.
 
     Errors name the file. After an unexpected error, the data files of a model in memory are opened,
-    because they may be missing. Otherwise, ``onnx.checker`` provides the reason. The checker is not
-    used earlier, because it rejects models that onnxruntime runs.
+    because they may be missing. Then ``onnx.checker`` checks the model, unless the source is an
+    ``ir.Model`` or the error is an ``OSError``. The checker is not used earlier, because it rejects
+    models that onnxruntime runs. If no check finds a reason, the error is raised again.
 
     Raises:
         ModelError: The model is invalid.
@@ -358,7 +385,11 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading_from(model: ir.Model) -> Iterator[None]:
-    """Report errors in the context that are caused by changes to the files of a loaded model."""
+    """If the context raises an exception, check the files of a loaded model.
+
+    Raises:
+        ModelError: A file was changed, which may have caused the exception.
+    """
     try:
         yield
     except Exception:
@@ -368,7 +399,11 @@ def reading_from(model: ir.Model) -> Iterator[None]:
 
 
 def external_locations(path: str) -> set[str]:
-    """Return the unchecked locations of external data of the model at ``path``."""
+    """Return the unchecked locations of external data of the model at ``path``.
+
+    Raises:
+        ModelError: The model cannot be read.
+    """
     with about(path):
         data = _read_skeleton(path, Placeholders())
         tensors = _tensor_protos(parse(data)) if b"location" in data else ()
@@ -377,12 +412,16 @@ def external_locations(path: str) -> set[str]:
 
 
 def external_files(path: str) -> list[str]:
-    """Return the checked paths of the data files of the model at ``path``, which may be missing."""
+    """Return the checked paths of the data files of the model at ``path``. They may be missing.
+
+    Raises:
+        ModelError: The model cannot be read, or a location is invalid.
+    """
     return [check_location(location, path) for location in sorted(external_locations(path))]
 
 
 def _without_elements(path: str) -> onnx.ModelProto:
-    """Return the model at ``path`` without the elements of its large tensors."""
+    """Return the model at ``path`` with the shape [0] for its large and its external tensors."""
     placeholders = Placeholders()
     proto = parse(_read_skeleton(path, placeholders))
     for tensor in _tensor_protos(proto):
@@ -416,7 +455,13 @@ def _open(path: str) -> MappedFile:
 
 
 def skeleton_of(file: MappedFile, placeholders: Placeholders) -> bytes:
-    """Return the bytes of a model with a placeholder for each large ``raw_data``."""
+    """Return the bytes of a model with a placeholder for each large ``raw_data``.
+
+    The object of a placeholder is the span of the ``raw_data``.
+
+    Raises:
+        ModelError: The file is not an ONNX model, or is damaged.
+    """
     released = 0
 
     def replace(offset: int, length: int) -> bytes:
@@ -441,7 +486,13 @@ def skeleton_of(file: MappedFile, placeholders: Placeholders) -> bytes:
 
 
 class ExternalData:
-    """The data files of the model at a path, which are checked and mapped on demand."""
+    """The data files of the model at a path. Each file is checked and mapped on demand.
+
+    Attributes:
+        path: The path of the model.
+        folder: The absolute path of the model's folder.
+        files: The mapped files by location.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -452,7 +503,8 @@ class ExternalData:
         """Return a tensor with the position of its data. Errors contain ``name``.
 
         Raises:
-            ExternalDataError: The data file is missing, invalid or too short.
+            ExternalDataError: The data file is missing or too short, its location is invalid, or
+                the length of the external data does not match the type and shape.
         """
         length = data_bytes(tensor.dtype, tensor.shape)
         # a length of 0 means all remaining bytes of the file
@@ -466,23 +518,28 @@ class ExternalData:
         return SharedExternalTensor(tensor, span, self.folder)
 
     def open(self, location: str) -> MappedFile:
-        """Check a location, and map its file."""
+        """Check a location, and return its mapped file.
+
+        Raises:
+            ExternalDataError: The location is invalid.
+            OSError: The file cannot be opened.
+        """
         if location not in self.files:
             self.files[location] = MappedFile.open(check_location(location, self.path))
         return self.files[location]
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return whether ``path`` is inside ``folder``. Both are absolute and contain no links."""
+    """Return whether ``path`` is inside ``folder``. Both must be absolute and without links."""
     return path.startswith(folder if folder.endswith(os.sep) else folder + os.sep)
 
 
 def check_location(location: str | bytes, model: str) -> str:
-    """Return the path of external data at ``location`` of the model at the path ``model``.
+    """Check a location of external data of the model at the path ``model``, and return its path.
 
     The data must be in the folder of the model. If the model is a symbolic link, the data may also
-    be in the folder of its target: in a content-addressed store, the model and its data are links
-    into the same folder. protobuf returns bytes for a location that is not UTF-8.
+    be in the folder of the link's target: in a content-addressed store, the model and its data are
+    links into the same folder. protobuf returns bytes for a location that is not UTF-8.
 
     Raises:
         ExternalDataError: The location is invalid.

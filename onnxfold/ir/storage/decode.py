@@ -77,7 +77,7 @@ _warns_of_losses = ContextVar("warns_of_losses", default=True)
 
 @contextlib.contextmanager
 def losses_allowed() -> Iterator[None]:
-    """Suppress warnings about discarded parts of a message that the caller keeps."""
+    """Suppress warnings about discarded parts of messages. The caller keeps the messages."""
     token = _warns_of_losses.set(False)
     try:
         yield
@@ -100,9 +100,11 @@ def decode(
     Args:
         skeleton: A serialized ``ModelProto`` in which placeholders replace some ``raw_data``.
         placeholders: The placeholders with their objects: spans, or arrays of bytes.
-        external: Returns the located tensor for an external tensor and its name in errors.
+        external: Called with an external tensor and its name for errors. Returns the tensor with
+            the position of its data.
         lift_constants: Whether to convert Constant nodes to initializers before nodes are created.
-            Equal constants of a graph become one initializer. ``LIFTED_KEY`` has their number.
+            Equal constants of a graph become one initializer. The entry ``LIFTED_KEY`` of the
+            model's ``meta`` is the number of converted nodes.
 
     Raises:
         ModelError: The model is invalid.
@@ -133,7 +135,8 @@ def decode(
 
 def _warn_of_losses(proto: onnx.ModelProto, skeleton: bytes) -> None:
     """Warn about parts of a message that an ``ir.Model`` cannot represent."""
-    # numbers that are encoded with too many bytes also change the size of the message
+    # Numbers that are encoded with too many bytes also change the size of the message. Therefore,
+    # the message is parsed and measured again with its unknown fields.
     if len(skeleton) != proto.ByteSize() != parse(skeleton).ByteSize():
         logger.warning("fields that onnx %s does not define are discarded", onnx.__version__)
     if proto.training_info:
@@ -143,7 +146,7 @@ def _warn_of_losses(proto: onnx.ModelProto, skeleton: bytes) -> None:
 
 
 class _FieldTensor(ir.TensorProtoTensor):
-    """A numeric tensor in a typed field.
+    """A tensor whose elements are in a typed field of the message, such as ``int64_data``.
 
     The dtype and the shape are stored, because onnx-ir creates them again for each access.
     """
@@ -164,7 +167,8 @@ class _Scope:
         infos: The ``value_info`` of values, by name.
         forward_references: Names of operands whose producer has not been read yet.
         is_unsorted: Whether a node reads its own result, or the result of a later node.
-        lifted: Values of Constant nodes that became initializers, by their serialized attribute.
+        lifted: Values of Constant nodes that became initializers, by the serialized attribute of
+            the node. The key of a further value with an equal attribute also contains its name.
     """
 
     def __init__(
@@ -179,7 +183,10 @@ class _Scope:
         self._result_names: frozenset[str] | None = None
 
     def find(self, name: str) -> ir.Value | None:
-        """Return the value with this name; None if the graph has no such value."""
+        """Return the value with this name; None if the graph has no such value.
+
+        The result of a later node is created and recorded as a forward reference.
+        """
         value = self.values.get(name)
         if value is not None:
             return value
@@ -193,12 +200,15 @@ class _Scope:
 
 
 def _resolve(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
-    """Return the value with this name in the innermost graph that has one."""
+    """Return the value with this name in the innermost graph that has one, or None."""
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
 
 
 def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return nodes with only the last Constant of each name, which is the one onnxruntime uses."""
+    """Return all nodes except Constants whose result a later Constant defines again.
+
+    onnxruntime uses the last one of these Constants.
+    """
     last = {name: node for node in nodes if node.op_type == "Constant" for name in node.output}
     return [
         node
@@ -208,7 +218,13 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _inputs_of(proto: onnx.NodeProto, scopes: tuple[_Scope, ...]) -> list[ir.Value | None]:
-    """Return the inputs of a node, which may be values of outer graphs; None for omitted ones."""
+    """Return the inputs of a node, with None for each omitted one.
+
+    An input may be a value of an outer graph.
+
+    Raises:
+        ModelError: An input is not defined.
+    """
     inputs = [_resolve(name, scopes) if name else None for name in proto.input]
     for name, value in zip(proto.input, inputs, strict=True):
         if name and value is None:
@@ -218,7 +234,11 @@ def _inputs_of(proto: onnx.NodeProto, scopes: tuple[_Scope, ...]) -> list[ir.Val
 
 
 def _outputs_of(proto: onnx.NodeProto, scope: _Scope) -> list[ir.Value]:
-    """Return the outputs of a node, and define their names."""
+    """Return the outputs of a node, and define their names.
+
+    Raises:
+        ModelError: An output is already defined.
+    """
     outputs = []
     for name in proto.output[:]:
         value = scope.values.get(name)
@@ -238,7 +258,11 @@ def _outputs_of(proto: onnx.NodeProto, scope: _Scope) -> list[ir.Value]:
 
 
 def _check_constant(proto: onnx.NodeProto, attributes: Sequence[ir.Attr]) -> None:
-    """Check that a Constant has one valid attribute."""
+    """Check that a Constant has one valid attribute.
+
+    Raises:
+        ModelError: The Constant has no attribute, several attributes, or an unknown attribute.
+    """
     if len(attributes) != 1:
         reason = f"a Constant requires one value, but has {len(attributes)}"
         raise ModelError(reason, node=label(proto))
@@ -250,7 +274,7 @@ def _check_constant(proto: onnx.NodeProto, attributes: Sequence[ir.Attr]) -> Non
 
 
 def _set_constant(value: ir.Value, attribute: ir.Attr) -> None:
-    """Set the tensor, type and shape of the result of a Constant, which becomes an initializer."""
+    """Set the tensor, type and shape of a Constant's result, which becomes an initializer."""
     tensor = tensor_of(attribute, value.name)
     assert tensor is not None
     value.const_value = tensor
@@ -265,10 +289,10 @@ class _Reader:
 
     Attributes:
         placeholders: The placeholders of large tensors.
-        external: Returns the located tensor for an external tensor and its name in errors.
+        external: Returns an external tensor with the position of its data; see `decode`.
         lift_constants: Whether Constant nodes become initializers.
-        lifted: The number of these nodes.
-        dense_growth: Bytes by which dense forms of sparse tensors exceed the sparse ones.
+        lifted: The number of Constant nodes that have become initializers.
+        dense_growth: Bytes by which the dense forms of sparse tensors exceed the sparse forms.
     """
 
     placeholders: Placeholders
@@ -428,12 +452,12 @@ class _Reader:
         if len(constants) > len(set(constants)):
             protos = _last_constants(protos)
         for proto in protos:
-            # slices of protobuf fields are lists, which are iterated in half the time
+            # a slice of a protobuf field is a list, whose iteration takes half the time
             op_type = proto.op_type
             domain = proto.domain
             entries = proto.attribute[:]
             inputs = [values.get(name) if name else None for name in proto.input[:]]
-            if None in inputs:  # omitted, or a value of an outer graph
+            if None in inputs:  # omitted, of a later node, or of an outer graph
                 inputs = _inputs_of(proto, scopes)
             names = proto.output[:]
             is_constant = op_type == "Constant" and domain in ("", "ai.onnx")
@@ -449,7 +473,7 @@ class _Reader:
             if is_constant:
                 _check_constant(proto, attributes)
                 if is_lifted and len(outputs) == 1 and not attributes[0].is_ref():
-                    # nodes that were read before already use this value, not its duplicate
+                    # an earlier node already reads this value, so it cannot become its duplicate
                     key = content if duplicate is None else (content, outputs[0].name)
                     scope.lifted[key] = outputs[0]
                     _set_constant(outputs[0], attributes[0])
@@ -534,7 +558,8 @@ class _Reader:
         """Return a sparse tensor as a dense one.
 
         Raises:
-            ModelError: It is invalid, external, or its dense form takes too many bytes.
+            ModelError: The tensor is invalid or external, or the dense forms of the model's sparse
+                tensors add too many bytes.
         """
         shape = tuple(proto.dims)
         values = proto.values
@@ -562,7 +587,10 @@ class _Reader:
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
-    """Return the strings of an attribute, or bytes if one is not UTF-8, as custom ops allow."""
+    """Return the strings of an attribute.
+
+    If one is not UTF-8, as custom ops allow, all of them remain bytes.
+    """
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:
@@ -570,7 +598,11 @@ def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
 
 
 def _sort(graph: ir.Graph) -> None:
-    """Sort the nodes topologically."""
+    """Sort the nodes of a graph topologically.
+
+    Raises:
+        ModelError: A node depends on its own result.
+    """
     try:
         graph.sort()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The pool of buffers of constant values: views, reference counts, spilling, tiled writes."""
+"""The pool of buffers of constant values, and the tensors and blocks that read the buffers."""
 
 from onnxfold.fold.pool.buffer import Buffer, Deferred, Memory
 from onnxfold.fold.pool.pool import Pool, Watch

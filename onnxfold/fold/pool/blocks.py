@@ -16,15 +16,17 @@ from onnxfold.ir.storage import Tile, data_bytes
 Box = tuple[slice, ...]
 
 LARGE = 1 << 26
-"""Above this many bytes, the mapped pages of a value that is read across its rows are released."""
+"""Values with more bytes are read in larger blocks (`SLAB`) if they are read across their rows.
+
+If an array has more bytes, its mapped pages are released after each dense block."""
 SLAB = 1 << 24
-"""Bytes of the blocks in which a value above `LARGE` is read."""
+"""Maximum bytes of a block of a value above `LARGE` that is read across its rows."""
 WORKING_BYTES = 1 << 19
 """Bytes of working memory that a thread needs to compute a block, without the result."""
 KEPT_BYTES = 1 << 22
-"""Mapped pages are released after this many bytes are read."""
+"""Number of bytes of mapped pages that are read before the pages are released."""
 
-# Minimum bytes of a contiguous segment in a file: each segment needs a system call.
+# Approximate bytes of the shortest contiguous segment in a file. Each segment needs a system call.
 _MIN_SEGMENT_BYTES = 2048
 # Bytes and columns of a block that is copied with rows and columns exchanged. Both sides are long,
 # so that copies use complete cache lines and few copies contend for the GIL.
@@ -37,10 +39,10 @@ _PADDING_BYTES = 16
 
 
 class Source(Protocol):
-    """Elements of a value; several threads can read boxes of it concurrently."""
+    """The elements of a value. Several threads can read boxes of the elements concurrently."""
 
     shape: tuple[int, ...]
-    """Extents of at least one axis, in row-major order; they may differ from the value's shape."""
+    """The extents of at least one axis. The value itself may have another shape."""
     dtype: ir.DataType
     fast_axis: int
     """The axis along which most of the data that is read is contiguous in memory."""
@@ -57,7 +59,10 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """The elements of an array with any strides; releases the mapped pages of its buffer."""
+    """A source of the elements of an array with any strides.
+
+    The source releases the mapped pages of ``buffer``, which contains the array.
+    """
 
     def __init__(self, array: Array, dtype: ir.DataType, buffer: Buffer | None = None) -> None:
         self._buffer = buffer
@@ -71,13 +76,13 @@ class ArraySource:
         """Copy the elements in a box."""
         part = self._array[box]
         copy(target, part)
-        # a part that is spread over many pages shares them with other blocks
+        # a part that is spread over many pages shares these pages with other blocks
         is_large = self.read_bytes > LARGE and distance(part) <= 4 * part.nbytes
         if is_large and self._buffer is not None:
             self._buffer.release_pages(part)
 
     def release(self) -> None:
-        """Release the mapped pages."""
+        """Release the mapped pages of the buffer."""
         if self._buffer is not None:
             self._buffer.release_pages()
 
@@ -85,9 +90,9 @@ class ArraySource:
 def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     """Divide a source into blocks that cover its stored bytes once.
 
-    A block is one segment of about ``nbytes`` bytes. If the source is read across its rows and
-    exceeds `LARGE`, a block has many segments with about ``slab`` bytes together. With a ``slab``
-    of 0, all blocks are single segments in order.
+    A block is one segment of about ``nbytes`` bytes. If the source is read across its rows and has
+    more than `LARGE` bytes, a block has many segments with about ``slab`` bytes together. If
+    ``slab`` is 0, all blocks are single segments in order.
     """
     shape = source.shape
     dtype = source.dtype
@@ -137,10 +142,11 @@ def boxes(
 ) -> Iterator[Box]:
     """Divide a shape into boxes of about ``limit`` elements.
 
-    Without a fast axis, or if it is the last axis, the boxes and the elements of each box are
-    contiguous in row-major order. Otherwise, a box is long along the fast axis and has at least
-    ``min_row`` elements along the last axes. Boxes begin at a multiple of ``alignment`` elements
-    and have at least ``alignment`` elements.
+    If ``fast`` is None or the last axis, the boxes and the elements of each box are contiguous in
+    row-major order. Otherwise, a box has about ``min_row`` elements along the axes after ``fast``
+    if these axes are long enough, and is long along ``fast``. Boxes begin at a multiple of
+    ``alignment`` elements. All boxes except the last have at least ``alignment`` elements. If an
+    extent is 0, there are no boxes.
     """
     if 0 in shape:
         return
@@ -177,13 +183,16 @@ def boxes(
 
 
 def distance(array: Array) -> int:
-    """Return the bytes between the first and the last address of a view."""
+    """Return the number of bytes from the first to the last address of a view."""
     low, high = byte_bounds(array)
     return high - low if array.size else 0
 
 
 def fast_axis(array: Array) -> int:
-    """Return the axis with the smallest stride; the last one if several strides are equal."""
+    """Return the axis with the smallest stride; the last such axis if several strides are equal.
+
+    Axes with extent 1 or stride 0 are ignored. If there are no others, the last axis is returned.
+    """
     fast = max(array.ndim - 1, 0)
     min_stride = math.inf
     for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
@@ -198,8 +207,8 @@ def copy(target: Array, source: Array) -> None:
 
     If the fast axes of the two arrays differ, a plain copy touches a new cache line for every
     element. Copying blocks through an intermediate array uses each cache line fully. The rows of
-    that array are padded. With a stride of a power of two, all elements of a column would map to
-    the same cache set.
+    the intermediate array are padded, because with a stride of a power of two, all elements of a
+    column would map to the same cache set.
     """
     if source.size < _MIN_BLOCKED_SIZE or source.shape != target.shape:
         np.copyto(target, source)

@@ -11,5 +11,5 @@ Each module is a rule set. A rule is a function that runs once, when the module 
 
 The docstring of a rule has the identity on which the rule is based. The tests of a set are models
 in the table ``tests/rules/<module>.txt`` (`onnxfold.testing.rule_tables`). A set with ``OPTIONAL =
-True`` is used only if it is selected by name.
+True`` is used only if an option names the set or one of its rules.
 """

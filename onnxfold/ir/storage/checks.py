@@ -1,8 +1,8 @@
-"""Checks of tensors, opsets, strings and function calls, and recognition of other files.
+"""Checks of tensors, opsets, strings, function calls and bodies, and recognition of other files.
 
-Later code relies on these checks and on those of `decode`, which resolves names. Other exceptions
-are bugs. The checks are cheaper and more lenient than ``onnx.checker``: they accept every model
-that onnxruntime loads. Every failure is a `ModelError` that names the node.
+Later code relies on these checks and on those of `decode`, which resolves names. The checks are
+cheaper and more lenient than ``onnx.checker``: they accept every model that onnxruntime loads.
+Every failure is a `ModelError`, which names the node if there is one. Any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from onnxfold.ir.graphs import shaped
 from onnxfold.ir.storage.tensors import data_bytes
 from onnxfold.support.errors import ExternalDataError, ModelError
 
-# NumPy supports no larger arrays of 16-byte elements, even if another dimension is 0.
+# Maximum product of the nonzero dimensions of a tensor. NumPy rejects arrays of 2**63 bytes, even
+# if another dimension is 0. Elements have up to 16 bytes.
 _MAX_ELEMENTS = 1 << 58
 # NumPy supports no arrays with more dimensions.
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
-# Maximum number of nodes after inlining all calls. Real models have far fewer.
+# Maximum number of nodes that inlining all calls yields. Real models have far fewer.
 _MAX_NODES = 10_000_000
 FunctionKey = tuple[str, str, str]
 """The domain, name and overload of a function."""
@@ -43,7 +44,8 @@ NEWEST_OPSETS = {
 _MAX_VERSION = (1 << 31) - 1
 # Maximum characters of a number in external data. A 64-bit size has at most 20 digits.
 _MAX_DIGITS = 39
-# Tensors store one entry for each element of at least this many bits. Smaller elements are packed.
+# A typed field has one entry for each element of at least this many bits. Smaller elements are
+# packed.
 _MIN_UNPACKED_BITS = 6
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """The names of the attributes with bodies, by op type."""
@@ -55,12 +57,13 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
 
     Args:
         tensor: The tensor.
-        length: The number of bytes of ``raw_data`` that a placeholder replaces; None for other
-            tensors.
+        length: The number of bytes of the original ``raw_data``, which a placeholder may replace.
+            None selects the length of the ``raw_data`` in the message.
         owner: The initializer itself, or the node or function with the attribute.
 
     Raises:
         ModelError: The type, shape or data are invalid.
+        ExternalDataError: The offset or length of external data is not a non-negative number.
     """
     if tensor.data_type == _T.UNDEFINED:
         if owner is not tensor and not tensor.dims:
@@ -114,7 +117,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
 
 @functools.cache
 def _strict_model() -> type[Message]:
-    """Return a ``ModelProto`` declared in proto3, whose parser requires UTF-8."""
+    """Return a class of ``ModelProto`` in proto3. Its parser rejects strings that are not UTF-8."""
     file = descriptor_pb2.FileDescriptorProto()
     onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
     file.syntax = "proto3"
@@ -126,7 +129,7 @@ def _strict_model() -> type[Message]:
 
 
 def messages_in(message: Message) -> Iterator[Any]:
-    """Yield a message and all messages in it."""
+    """Yield a message and all messages in it, at any depth."""
     yield message
     for field, content in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
@@ -135,7 +138,13 @@ def messages_in(message: Message) -> Iterator[Any]:
 
 
 def parse(skeleton: bytes) -> onnx.ModelProto:
-    """Parse a serialized model without its large tensors, and check that its strings are UTF-8."""
+    """Parse a serialized model, and check that its strings are UTF-8.
+
+    Placeholders may replace large tensors.
+
+    Raises:
+        ModelError: The bytes are not an ONNX model, or a string is not UTF-8.
+    """
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
@@ -156,7 +165,7 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
     return proto
 
 
-# The bytes at the beginning of files that are not models, with a description.
+# The bytes at the beginning of files that are not ONNX models, in lower case, with a description.
 _KINDS = (
     (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
     (b"<!doctype html", "an HTML page, not an ONNX model: download the file again"),
@@ -173,17 +182,20 @@ _KINDS = (
     (b"\x80\x04", "a Python pickle, not an ONNX model"),
     (b"\x89hdf\r\n", "an HDF5 file, perhaps of Keras, not an ONNX model: convert it with tf2onnx"),
 )
-# The bytes at offset 4, with a description.
+# The bytes at offset 4 of such files, with a description.
 _KINDS_AT_4 = (
     (b"TFL3", "a TensorFlow Lite model: convert it to ONNX with tf2onnx"),
     (b"ORTM", "a model in the ORT format: use the ONNX model from which it was converted"),
 )
-# Bytes of a file that are compared with these.
+# The number of bytes at the beginning of a file that `kind_of` examines.
 _HEAD_BYTES = 64
 
 
 def kind_of(content: npt.NDArray[np.uint8]) -> str:
-    """Return a description of a file that is not a model, or "" if its first bytes are unknown."""
+    """Return a description of a file that is not an ONNX model.
+
+    The result is "" if the first bytes of the file are not recognized.
+    """
     head = bytes(content[:_HEAD_BYTES])
     for magic, description in _KINDS:
         if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
@@ -203,8 +215,10 @@ def opsets_of(
 ) -> dict[str, int]:
     """Return the version of every imported domain. The domain of ONNX is "".
 
+    ``owner`` is the name of a function in errors.
+
     Raises:
-        ModelError: This release of onnx does not support a version.
+        ModelError: This release of onnx does not support a version, or a version is invalid.
     """
     # onnxruntime uses the last one of repeated imports
     versions = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
@@ -220,8 +234,11 @@ def opsets_of(
 def check_calls(proto: onnx.ModelProto) -> None:
     """Check that functions are unique and not recursive, and that their calls are valid.
 
-    The model must not have too many nodes after inlining. Functions must have at least as many
-    inputs and outputs as their calls.
+    Inlining must not yield too many nodes. Functions must have at least as many inputs and outputs
+    as their calls.
+
+    Raises:
+        ModelError: A function or a call is invalid.
     """
     functions: dict[FunctionKey, onnx.FunctionProto] = {}
     for function in proto.functions:
@@ -248,7 +265,11 @@ def check_calls(proto: onnx.ModelProto) -> None:
 def _called(
     nodes: Iterable[onnx.NodeProto], functions: dict[FunctionKey, onnx.FunctionProto]
 ) -> list[FunctionKey]:
-    """Return the functions that nodes call, once for each call."""
+    """Return the functions that nodes and the nodes in their subgraphs call, once for each call.
+
+    Raises:
+        ModelError: A call has more inputs or outputs than the function.
+    """
     calls = []
     for node in all_nodes(nodes):
         key = node.domain, node.op_type, node.overload
@@ -265,8 +286,11 @@ def _called(
 def check_bodies(node: ir.Node) -> None:
     """Check that the bodies of an If, Loop or Scan have the inputs and outputs of the node.
 
+    A node of another domain is not checked.
+
     Raises:
-        ModelError: A body, an input or an output is missing.
+        ModelError: The node has no inputs, a body is missing, or the inputs or outputs of a body do
+            not fit the node.
     """
     if node.domain in ("", "ai.onnx"):
         for reason in _body_errors(node):
@@ -296,7 +320,7 @@ def _body_errors(node: ir.Node) -> Iterator[str]:
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and the nodes in their subgraphs."""
+    """Yield nodes and the nodes in their subgraphs, at any depth."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -305,7 +329,10 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def label(owner: Any) -> str:
-    """Return the name of a node, tensor or function, or the op and output of an unnamed node."""
+    """Return the name of a node, tensor or function.
+
+    For a node without a name, the result is its op and its first output, if any.
+    """
     if owner.name or not isinstance(owner, onnx.NodeProto):
         return str(owner.name)
     return f"{owner.op_type} -> {owner.output[0]}" if owner.output else owner.op_type

@@ -77,7 +77,10 @@ _warns_of_losses = ContextVar("warns_of_losses", default=True)
 
 @contextlib.contextmanager
 def losses_allowed() -> Iterator[None]:
-    """Suppress warnings about discarded parts of messages. The caller keeps the messages."""
+    """In the context, suppress warnings about discarded parts of messages.
+
+    The caller must keep the messages.
+    """
     token = _warns_of_losses.set(False)
     try:
         yield

@@ -1,8 +1,11 @@
 """Run runtime_fold for a session, and compile its kernels in the background.
 
 runtime_fold runs group by group. Compiled kernels compute the components for which they exist, and
-onnxruntime computes the others. For a model in memory, a child process compiles the kernels, and
-onnxruntime runs the folds until the kernels are loaded.
+onnxruntime computes the others. With the backend "auto", a component with a kernel is computed by
+the faster of the two.
+
+For a model in memory and the backend "auto", a child process compiles the kernels after the first
+fold. onnxruntime runs the folds until the kernels are loaded.
 """
 
 from __future__ import annotations
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 _COMPILATION_DELAY = 1.0
-"""Seconds between the first fold and the start of the compilation, which would slow down the first
-run."""
+"""Seconds between the first fold and the start of the compilation.
+
+An earlier compilation would slow down the first run.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,14 @@ class Placement:
     Attributes:
         outputs: Names of the folded tensors that the component computes.
         backend: The name of the backend.
-        reason: The reason why onnxruntime replaces the selected backend. None if it does not.
+        reason: The reason why onnxruntime computes the tensors instead of a kernel. None if a
+            kernel computes the tensors, or if no kernel was requested or compiled yet.
         kernel_seconds: Run time of the compiled kernel in seconds, from the manifest. None without
-            a kernel.
+            a timed kernel.
         onnxruntime_seconds: Run time of onnxruntime for the same tensors in seconds, from the
-            manifest.
-        target_cpu: The CPU level of the kernel. None if onnxruntime computes the tensors.
+            manifest. None without a timed kernel.
+        target_cpu: The CPU level that the kernel requires. None if the kernel runs on any CPU, or
+            if onnxruntime computes the tensors.
     """
 
     outputs: list[str]
@@ -82,7 +89,10 @@ class Placement:
 
 @dataclass(frozen=True)
 class FoldStatistics:
-    """The number of runs of runtime_fold, and their total time in seconds."""
+    """The number of runs of groups of runtime_fold, and the total time of these runs in seconds.
+
+    A fold of a setting runs each group whose tensors are not cached.
+    """
 
     folds: int = 0
     seconds: float = 0.0
@@ -92,13 +102,17 @@ class _Unit:
     """Components of a group that have the same kernel with different weights.
 
     Either the kernel computes all components, or onnxruntime computes all of them in one session.
-    ``choice`` selects one of the two. If it is None, the kernel runs.
+    Components whose kernels have failed do not count.
+
+    Attributes:
+        components: The outputs of each component.
+        choice: Selects the kernel or onnxruntime for each run. If it is None, the kernel runs.
     """
 
     def __init__(self, kernels: Kernels, components: list[tuple[str, ...]], is_auto: bool) -> None:
         self.components = components
         self._kernels = kernels
-        # The bytes of one component, which are equal for all components.
+        # The bytes of the values of each component. None if they depend on symbolic dimensions.
         self._static_bytes = static_bytes_of_call(self.loaded()[0][1].kernel)
         self.choice: Choice | None = None
         if is_auto:
@@ -121,14 +135,14 @@ class _Unit:
     def bytes_of_run(
         self, loaded: Sequence[tuple[tuple[str, ...], Loaded]], constants: Mapping[str, Any]
     ) -> int:
-        """Return the bytes of all values of a run."""
+        """Return the bytes of all values of a run of these kernels."""
         if self._static_bytes is not None:
             return len(loaded) * self._static_bytes
         return sum(bytes_of_call(kernel, constants) for _, (kernel, _) in loaded)
 
 
 def _units(group: Group, kernels: Kernels, is_auto: bool) -> list[_Unit]:
-    """Return one unit for each loaded kernel of a group."""
+    """Return one unit for each distinct loaded kernel of a group."""
     by_files: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for names in map(tuple, group.components):
         loaded = kernels.get(names)
@@ -145,7 +159,7 @@ class SessionFolding:
     replaces the kernel.
 
     Attributes:
-        sizes: The sizes of symbolic dimensions in the first fold.
+        sizes: The sizes of symbolic dimensions in the first fold, by name. Empty before this fold.
     """
 
     bundle: Bundle
@@ -171,9 +185,11 @@ class SessionFolding:
     def load_kernels(self) -> None:
         """Load the kernels of the bundle, and use them from the next fold on.
 
-        The cache keys of folded tensors contain the kernels that may run. With `auto`, the keys are
-        different: either backend may compute the tensors of such a key. Sessions that name a
-        backend never read these tensors.
+        The cache keys of folded tensors contain the kernels that may run. With the backend "auto",
+        either the kernels or onnxruntime may compute the tensors. The keys then contain "auto", so
+        that sessions with another backend never read these tensors.
+
+        onnxruntime sessions that compute outputs of the new kernels are closed.
         """
         bundle = self.bundle
         keys = []
@@ -205,7 +221,7 @@ class SessionFolding:
                 self._session_for(tuple(group.outputs))
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
-        """Return the folded tensors by group. Compute those that are not in the cache."""
+        """Return the folded tensors of each group. Compute those that are not in the cache."""
         values = {name: constant.feed for name, constant in constants.items()}
         self.sizes = self.sizes or _sizes_of(self.bundle.manifest.runtime_constants, values)
         folded = []
@@ -252,7 +268,13 @@ class SessionFolding:
     def _run(
         self, group: Group, constants: Mapping[str, Any], kernels: Kernels, units: list[_Unit]
     ) -> Folded:
-        """Compute the tensors of a group."""
+        """Compute the tensors of a group.
+
+        Raises:
+            UsageError: A kernel and onnxruntime reject the inputs.
+            OnnxFoldError: With ``strict``, a kernel failed.
+            Exception: onnxruntime failed.
+        """
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits: list[str] = []
@@ -271,7 +293,8 @@ class SessionFolding:
                 reasons = "; ".join(misfits)
                 raise UsageError(f"invalid values of runtime constants: {reasons}") from error
             if not group.constants:
-                # The session holds weights in memory and never runs again.
+                # The tensors do not depend on runtime constants, so the session runs again only if
+                # they are not cached. Meanwhile, the session would hold weights in memory.
                 self._sessions.pop(remaining, None)
         seconds = time.perf_counter() - begin
         with self._lock:
@@ -282,7 +305,9 @@ class SessionFolding:
     def _run_unit(
         self, unit: _Unit, constants: Mapping[str, Any], kernels: Kernels, misfits: list[str]
     ) -> dict[str, Any]:
-        """Compute the tensors of a unit, and record the run time.
+        """Compute the tensors of a unit, and record the run time if the unit has a choice.
+
+        The reasons why kernels rejected their inputs are added to ``misfits``.
 
         Returns:
             The tensors by name, without those whose kernels failed or rejected their inputs.
@@ -314,7 +339,7 @@ class SessionFolding:
                 choice.cancel(nbytes)
         if len(values) == len(outputs) and choice.add(nbytes, has_kernel, watch.cost(), opening):
             backend = loaded[0][1].kernel.backend if choice.prefers_kernel else "onnxruntime"
-            message = "%s computes %s faster than the other backend and replaces it"
+            message = "after a trial, %s computes %s, because the other backend takes more time"
             logger.info(message, backend, outputs[0])
         if not has_kernel and choice.prefers_kernel and not choice.is_trial(nbytes):
             # The session holds weights in memory, and the next trial may be much later.
@@ -329,7 +354,14 @@ class SessionFolding:
         kernels: Kernels,
         misfits: list[str],
     ) -> dict[str, Any]:
-        """Run kernels, and return the tensors of those that did not fail."""
+        """Run kernels, and return the tensors of those that did not fail.
+
+        A kernel that rejects its inputs adds the reason to ``misfits``. In ``kernels``, the reason
+        replaces a kernel that fails otherwise.
+
+        Raises:
+            OnnxFoldError: With ``strict``, a kernel failed or rejected its inputs.
+        """
         values: dict[str, Any] = {}
         for names, (kernel, run) in loaded:
             try:
@@ -338,9 +370,9 @@ class SessionFolding:
                 if self.strict:
                     reason = f"{kernel.backend} failed: {error}"
                     raise OnnxFoldError(reason, node=names[0]) from error
-                if isinstance(error, Misfit):  # only in this fold, onnxruntime replaces the kernel
+                if isinstance(error, Misfit):  # onnxruntime replaces the kernel in this fold only
                     misfits.append(str(error))
-                else:  # in all later folds, onnxruntime replaces the kernel
+                else:  # onnxruntime replaces the kernel in this fold and all later folds
                     message = "the kernel for %s failed, so onnxruntime replaces it: %s"
                     logger.warning(message, names[0], error)
                     kernels[names] = f"the kernel failed: {error}"
@@ -372,7 +404,7 @@ class SessionFolding:
 
 
 def _reason_for_onnxruntime(kernel: Kernel, choice: Choice) -> str:
-    """Return the reason why onnxruntime is preferred to a kernel."""
+    """Return the reason why ``choice`` prefers onnxruntime to a kernel."""
     name = f"the kernel that {kernel.backend} compiled"
     if choice.ratios is None:
         return f"onnxruntime is faster than {name}"
@@ -382,7 +414,10 @@ def _reason_for_onnxruntime(kernel: Kernel, choice: Choice) -> str:
 
 
 def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes of the symbolic dimensions of runtime constants, by name."""
+    """Return the sizes of the symbolic dimensions of runtime constants, by name.
+
+    Dimensions of the size 0 are omitted.
+    """
     sizes: dict[str, int] = {}
     for info in infos:
         value = values.get(info.name)
@@ -396,16 +431,24 @@ def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[st
 
 @dataclass(eq=False)
 class CompileAhead:
-    """Compile the kernels of `auto` after the first fold, if a compiler is installed.
+    """Compile the kernels for the backend "auto" after the first fold, if a compiler is installed.
 
-    The compilation ends when the ``owner`` is destroyed. ``install`` is called in a thread with the
-    kernels, whose files are in the bundle's folder. ``sizes`` returns the sizes of symbolic
-    dimensions in the first fold. A forked process compiles its own kernels.
+    A forked process compiles its own kernels.
+
+    Args:
+        owner: The compilation ends when this object is destroyed.
+        bundle: The bundle. The files of kernels are written to its folder.
+        seconds: Time limit of one compilation in seconds.
+        nominal: Sizes of symbolic dimensions by name. They replace those of ``sizes``.
+        install: Called in a thread with the kernels, and with a reason for each component that has
+            no kernel.
+        sizes: Returns the sizes of symbolic dimensions in the first fold.
+        target_cpu: The CPU levels of the kernels, see `onnxfold.api.options.SplitArguments`.
     """
 
     owner: InitVar[object]
     bundle: InMemoryBundle
-    seconds: float  # time limit of one compilation
+    seconds: float
     nominal: Mapping[str, int]
     install: Callable[[list[Kernel]], None]
     sizes: Callable[[], Mapping[str, int]] = dict
@@ -419,7 +462,8 @@ class CompileAhead:
     def start(self, *, is_urgent: bool = False) -> None:
         """Start the compilation with a delay.
 
-        The second call or a call with ``is_urgent`` ends the delay.
+        The second call or a call with ``is_urgent`` ends the delay. After `close`, a call does not
+        start a compilation.
         """
         if self._running.value is not None:
             is_urgent = True
@@ -430,13 +474,13 @@ class CompileAhead:
             running.is_urgent.set()
 
     def wait(self) -> None:
-        """Start the compilation, and wait until the kernels are installed or it has failed."""
+        """Start the compilation, and wait until it has failed or the kernels are installed."""
         self.start(is_urgent=True)
         if self._running.value is not None:
             self._running.value.join()
 
     def close(self) -> None:
-        """End the thread and its processes."""
+        """End the thread of the compilation and its child processes."""
         self._is_closed = True
         if self._running.value is not None:
             self._running.value.close()

@@ -237,8 +237,8 @@ def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
 def attribute_text(attribute: ir.Attr) -> str:
     """Return an attribute as text.
 
-    The text is the value, the type and shape of a tensor, "..." for graphs, or "@NAME" for a
-    reference to the attribute NAME of a function.
+    The text is the value, the type and shape of a tensor, or "..." for graphs. A reference to the
+    attribute NAME of a function is "@NAME".
     """
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"

@@ -207,7 +207,7 @@ class _Writer:
 
 
 def _copy_strings(proto: Any, owner: Any, *fields: str) -> None:
-    """Copy the string fields of ``owner`` that are not empty to ``proto``."""
+    """Copy the nonempty string fields of ``owner`` to ``proto``."""
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
@@ -275,7 +275,7 @@ def is_representable(proto: onnx.TypeProto) -> bool:
 
 
 def write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
-    """Write the name of a value and the properties that `describe` sets to ``proto``."""
+    """Write to ``proto`` the name of a value and the properties that `describe` sets."""
     ir.serde.serialize_value_into(proto, value)
     if value.type is None and (type_ := meta_entry(value, TYPE_KEY)) is not None:
         proto.type.ParseFromString(type_)

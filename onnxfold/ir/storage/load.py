@@ -504,7 +504,7 @@ class ExternalData:
 
         Raises:
             ExternalDataError: The data file is missing or too short, its location is invalid, or
-                the length of the external data does not match the type and shape.
+                the length of the data does not match the type and shape.
         """
         length = data_bytes(tensor.dtype, tensor.shape)
         # a length of 0 means all remaining bytes of the file

@@ -90,9 +90,9 @@ def save(
         external_data: False for a single file, True for a data file ``NAME.onnx.data`` in the same
             folder, or the name of the data file. None selects the layout of the source, and
             external data above 2 GiB.
-        share_weights: Whether to refer to the existing files of tensors instead of writing these
-            tensors, if the files are in the folder of ``path`` or its subfolders. This implies
-            external data.
+        share_weights: Whether to refer to the existing files of tensors instead of writing the
+            tensors. The files must be in the folder of ``path`` or its subfolders; other tensors
+            are written. This implies external data.
         fsync: Whether to wait until the files are on the disk before they replace the old ones.
         threads: The maximum number of threads that compute and write.
         progress: Called in the calling thread with the number of written bytes and the number of

@@ -207,8 +207,8 @@ class Texts:
 
         The result is None for an integer, for a long expression, and for an expression whose text
         is reserved. It is also None for a size without a name, such as the number of nonzero
-        elements. An expression has no text if it contains such a size, a name that is not an
-        identifier, or an operation other than a minimum, maximum or floor division.
+        elements. An expression has no text if it contains such a size or a name that is not an
+        identifier. Its only operations may be sums, products, minima, maxima and floor divisions.
         """
         if isinstance(size, int):
             return None

@@ -1,7 +1,8 @@
-"""Replace the elementary ops of an activation by one standard op with fewer passes over memory.
+"""Replace the elementary ops of an activation by one op, and merge Clip, Max, Min and Relu.
 
-onnxruntime's CPU provider has kernels for these ops. Clip keeps every bit. All others round
-differently, so their rules are for level 2.
+A standard op needs fewer passes over memory. onnxruntime's CPU provider has kernels for these
+ops. Gelu and HardSigmoid round differently, so their rules are for level 2. The rules for Clip,
+Max, Min and Relu keep every bit, except for matches in which the sign of a zero may change.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def gelu_by_tanh(x: Value) -> Any:
     return _gelu(x, op.Add(op.Tanh(cubic), filled(1)))
 
 
-# The rule is for float32 only. onnxruntime has no float64 kernels for most of the ops, and inserts
-# casts for float16.
+# The rule is for float32 only. For most of the ops, onnxruntime has no float64 kernel. For float16,
+# it inserts casts.
 @rule(opset=20, inexact=True, seen_in="torch/gelu_new")
 def gelu_tanh(x):
     """x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2 == Gelu(x, approximate="tanh"), as
@@ -73,7 +74,10 @@ def gelu_tanh(x):
     benefit=1,
 )
 def hard_activation(x, is_swish, doc, seen_in):
-    """The elementary ops become HardSigmoid. onnxruntime fuses both ops into a convolution."""
+    """The elementary ops become HardSigmoid.
+
+    onnxruntime fuses HardSigmoid, and its product with x, into a convolution before it.
+    """
     total = op.Add(x, filled(3))
     before = any_of(op.Clip(total, filled(0), filled(6)), op.Clip(total, min=0.0, max=6.0))
     after = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
@@ -84,8 +88,8 @@ def hard_activation(x, is_swish, doc, seen_in):
 
 
 # In onnxruntime, Clip(x, low, high) == min(max(x, low), high), even if low > high, and Clip keeps
-# NaN. Clip keeps -0.0 if the bound is 0.0, and Max and Min may return either zero. For int64,
-# results may depend on the position (see `Value.is_position_dependent`).
+# NaN. Clip keeps -0.0 if the bound is 0.0, but Max and Min may return either zero. For int64, the
+# results of Max, Min and Clip may depend on the position (see `Value.is_position_dependent`).
 
 
 @rule(
@@ -145,7 +149,8 @@ def constants_of_extreme(xs: Values, ys: Values, c: Constant, d: Constant):
 
 
 # A Clip without a bound turns an infinity into a finite number, so combined bounds must be finite.
-# They must allow more than one number: if only zero is allowed, -0.0 may or may not become 0.0.
+# The bounds must allow more than one number: if they allow only zero, -0.0 may or may not become
+# 0.0.
 
 
 @rule(opset=11, seen_in="onnxscript/fuse_successive_clips")
@@ -199,7 +204,8 @@ def relu_and_clip(x, low: Constant, high: Constant, is_first, doc, seen_in):
             low.is_omitted | low.is_finite,
             high.is_omitted | (high.number > 0),
         ),
-        # on arm64, Relu keeps -0.0 in the last elements of each thread, and Clip has other threads
+        # on arm64, Relu keeps -0.0 in the last elements of each thread, and the threads of Clip
+        # have other elements
         inexact_if(
             x.is_float
             & ~(low.number > 0)

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from onnxfold.cli import main
 from onnxfold.support.errors import OnnxFoldError, UsageError
 
 from .batch_models import large_model, small_model, write_many
+
+MODELS = Path(__file__).parents[2] / "models"
 
 
 @pytest.fixture
@@ -72,6 +75,27 @@ def test_second_batch_repeats_only_missing_and_changed_models(models: Path, tmp_
     assert [name for name in after if after[name] != before[name]] == ["d2/m2.onnx"]
     assert onnxfold.batch(models, out).count() == {"unchanged": 10}
     assert onnxfold.batch(models, out, level=0).count() == {"done": 10}
+
+
+def test_batch_accepts_a_target_and_definitions_of_ops(tmp_path: Path):
+    source = tmp_path / "in" / "t5-decoder.onnx"
+    source.parent.mkdir()
+    shutil.copy(MODELS / "t5-decoder.onnx", source)
+    ops = shutil.copy(Path(__file__).parents[1] / "ops" / "reversal.py", tmp_path / "ops.py")
+    options = {"target": "onnxruntime", "ops": [ops]}
+    done = onnxfold.batch(source.parent, tmp_path / "out", **options)
+    assert done.count() == {"done": 1}
+    onnxfold.optimize_file(source, tmp_path / "alone.onnx", **options)
+    batched = (tmp_path / "out" / "t5-decoder.onnx").read_bytes()
+    assert batched == (tmp_path / "alone.onnx").read_bytes()
+    assert onnxfold.batch(source.parent, tmp_path / "out", **options).count() == {"unchanged": 1}
+    Path(ops).write_text(Path(ops).read_text() + "# changed")
+    assert onnxfold.batch(source.parent, tmp_path / "out", **options).count() == {"done": 1}
+
+
+def test_batch_rejects_a_target_that_is_not_installed(models: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match="there is no target 'elsewhere'"):
+        onnxfold.batch(models, tmp_path / "out", target=onnxfold.Target("elsewhere"))
 
 
 def test_failures_of_invalid_models_are_recorded(tmp_path: Path):

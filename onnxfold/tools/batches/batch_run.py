@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfold.api.options import CheckedOptionArguments, Options, options_of
 from onnxfold.api.signatures import Positive, Progress, checked
+from onnxfold.api.targets import target_of
 from onnxfold.ir.storage import PathLike
 from onnxfold.passes import create
 from onnxfold.support import isolated
@@ -162,16 +163,25 @@ def _on_executor(tasks: Sequence[Task], executor: Executor) -> Iterator[Outcome]
         yield future.result() if error is None else lost_outcome(futures[future], error)
 
 
+_FILE_OPTIONS = ("rules", "feeds", "ops", "custom_ops")
+"""Options whose values are paths of files."""
+
+
 def _as_json(options: Options) -> dict[str, Any]:
     """Return the JSON-ready options for other processes, with absolute paths.
 
     Raises:
-        UsageError: Rules, feeds or custom ops are objects in memory instead of files.
-        MissingFileError: A file of rules, feeds or custom ops does not exist.
+        UsageError: Rules, feeds or ops are objects in memory instead of files, or the target is
+            not the target of an installed package.
+        MissingFileError: A file of rules, feeds or ops does not exist.
     """
     feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
     values = {**vars(options), "feeds": feeds}
-    for name in ("rules", "feeds", "custom_ops"):
+    if options.target is not None:
+        if options.target != target_of(options.target.name):
+            raise UsageError(f"the target {options.target} of a batch must be installed")
+        values["target"] = options.target.name
+    for name in _FILE_OPTIONS:
         try:
             values[name] = [os.path.abspath(path) for path in values[name]]
         except TypeError:

@@ -220,10 +220,11 @@ def _is_same(previous: Outcome, outcome: Outcome) -> bool:
 def _key(task: Task, source: str) -> str:
     """Return a hash of the model, the options, and the version of onnxfold.
 
-    Files of rules and feeds are represented by hashes of their content, other files by their paths.
+    Files of rules, feeds and ops are represented by hashes of their content.
     """
     options = {**task.options, "check": options_of(task.options).seeds}
-    options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
+    for name in ("rules", "ops", "custom_ops"):
+        options[name] = [hash_file(Path(path)) for path in options[name]]
     if options["feeds"] is not None:
         path = Path(options["feeds"])  # if a folder has no feeds, the optimization fails
         files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]

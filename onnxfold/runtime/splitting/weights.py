@@ -7,8 +7,9 @@ the ops in both factors. Its size may differ between folds if the axis comes fro
 and the intermediate values have no other users.
 
 The rules of ``rules/runtime_constants.py`` merge runtime constants. The rules are first applied to
-a copy of the graph. The work that each merge saves in entry is compared with the bytes that it
-caches. Then the rules run on the model, except for merges that do not reduce the cost.
+a copy of the graph. For each merge, the costs of entry before and after the merge are compared. A
+cost consists of the work of nodes and the bytes of the constants that the nodes read. Then the
+rules run on the model, without the merges that are not worthwhile or not allowed.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ _SET = "runtime_constants"
 
 @dataclass
 class _LowRank:
-    """Axes with a common size, such as the rank of an adapter, which may be any number.
+    """Axes with a common size that may be any number, such as the rank of an adapter.
+
+    A product sums over these axes of its factors, which are computed from weights.
 
     Attributes:
         weights: The axes of weights. The last axis belongs to the right factor of the product.
-        between: The axes of intermediate values, up to the sum.
-        scale: The number by which the product is multiplied afterwards.
+        between: The axes of intermediate values between the weights and the product.
+        scale: The product of all constant numbers by which ops before and after the product
+            multiply.
     """
 
     weights: list[_Axis] = field(default_factory=list)
@@ -66,9 +70,10 @@ def weights_as_inputs(
             matches inputs does not select weights.
 
     Returns:
-        The selection, in which the names of weights in the file replace the names and globs that
-        selected them. The weights. The ranks of adapters, which became dynamic dimensions, by the
-        names of the dimensions.
+        Three results. The first is the selection, in which the names of weights in the file replace
+        the names and globs that selected these weights. The second is the list of the weights. The
+        third contains the ranks of adapters in the file, by the names of the dynamic dimensions
+        that replace them.
 
     Raises:
         UsageError: A weight is an output of the model.
@@ -109,7 +114,7 @@ def _matching(name: str, known: Sequence[str]) -> bool:
 
 
 def _make_ranks_dynamic(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
-    """Turn the ranks into dynamic dimensions, and return their sizes in the file."""
+    """Turn ranks into dynamic dimensions, and return the sizes in the file by the new names."""
     used = symbols_of(model.graph.inputs)
     unused = (name for k in itertools.count() if (name := f"rank_{k}") not in used)
     sizes: dict[str, int] = {}
@@ -127,7 +132,9 @@ def _make_ranks_dynamic(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int
 
 def _is_transposed(weight: ir.Value) -> bool:
     """Return whether a weight is the transpose of the parameter in PyTorch.
-    In PyTorch, the weight of a linear layer has the shape [out_features, in_features].
+
+    In PyTorch, the weight of a linear layer has the shape [out_features, in_features]. The weight
+    is transposed if a matrix product reads it as right factor without transposing it.
     """
     factors = [u.node for u in uses(weight) if u.idx == 1 and _multiplies(u.node)]
     return bool(factors) and not factors[0].attributes.get_int("transB", 0)
@@ -138,7 +145,10 @@ def _multiplies(node: ir.Node) -> bool:
 
 
 def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowRank]:
-    """Yield the ranks of products of runtime constants that may have any size."""
+    """Yield the axes over which a product sums, for each product whose rank may be any number.
+
+    This requires that the axes of both factors come from ``weights``.
+    """
     for node in graph:
         rank = _LowRank()
         axes = list(_summed(node))
@@ -148,7 +158,10 @@ def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowR
 
 
 def _summed(node: ir.Node) -> Iterator[_Axis]:
-    """Yield the axes of the left and the right factor over which a product sums."""
+    """Yield the axes of the left and the right factor over which a product sums.
+
+    Nothing is yielded for other ops, or if a factor is missing.
+    """
     if None in node.inputs[:2]:
         return
     for index, axis in definition_of(node).summed_axes(node):
@@ -158,10 +171,11 @@ def _summed(node: ir.Node) -> Iterator[_Axis]:
 
 
 def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _LowRank) -> bool:
-    """Trace an axis back to a weight, and record the axes of the intermediate values.
+    """Trace an axis of a value back to a weight, and record the axes of both in ``rank``.
 
     Returns:
-        False if the axis does not come from a weight.
+        Whether the axis comes from a weight with at least two axes. The value, the weight and all
+        values in between must have a single user and must not be outputs.
     """
     while len(uses(value)) == 1 and not value.is_graph_output():
         if value in weights:
@@ -179,7 +193,11 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _Low
 def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
     """Return the axis of an operand from which an axis of the result comes.
 
-    None if it does not come from exactly one axis.
+    A constant number by which the node multiplies is included in ``rank.scale``.
+
+    Returns:
+        The operand and its axis. None if the axis of the result does not come from exactly one
+        axis, or if the node has a third operand.
     """
     definition = definition_of(node)
     for index, value in enumerate(node.inputs[:2]):
@@ -188,7 +206,7 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
             rank.scale *= factor
             return value, axis
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        return None  # the node adds a bias or has another operand
+        return None  # the third operand may be a bias
     source = definition.source_axis(node, axis)
     if source is None:
         return None
@@ -202,7 +220,7 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
 
 
 def _scale_after(value: ir.Value) -> float:
-    """Return the number by which a product is multiplied afterwards."""
+    """Return the number by which the following ops multiply a value, as long as it has one user."""
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
         use = next(iter(uses(value)))
@@ -224,7 +242,8 @@ def merge_runtime_constants(
 ) -> list[Merge]:
     """Apply the rules that merge runtime constants, where this reduces the cost of entry.
 
-    After a merge, more nodes of the model depend on runtime constants only.
+    After a merge, more nodes of the model depend on runtime constants only. All merges require
+    level 2, because merges may change the last bits.
 
     Args:
         model: The model, which is changed.
@@ -242,7 +261,7 @@ def merge_runtime_constants(
     merges = _merges(_CostModel(model, names, nominal), _CostModel(merged, names, nominal))
     result: list[Merge] = []
     kept: set[str] = set()
-    # Merges that save most work for each cached byte come first.
+    # The merges that save the most work for each cached byte come first.
     for merge, gain, changed in sorted(merges, key=lambda p: -p[1] / max(p[0].nbytes, 1)):
         reason = None
         if gain <= 0:
@@ -261,7 +280,10 @@ def merge_runtime_constants(
 
 
 def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str | None]) -> bool:
-    """Apply the rules except where they replace kept values. Return whether a rule was applied."""
+    """Apply the rules except where they replace kept values. Return whether a rule was applied.
+
+    ``kept`` contains the names of values. The option ``keep`` selects further values.
+    """
     rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each.rules]
     rules = [rule for rule in rules if rule.name not in options.disable]
     rewriter = Rewriter(
@@ -286,6 +308,10 @@ class _CostModel:
         self, name: str, others: Mapping[str, ir.Node]
     ) -> tuple[list[str], int, float, int]:
         """Return the cost of computing a value by nodes that the other model does not have.
+
+        Args:
+            name: The name of the value.
+            others: The nodes of the other model, by the names of their outputs.
 
         Returns:
             The names of these nodes. The number of these nodes that are in entry. The work of the
@@ -314,7 +340,10 @@ class _CostModel:
 
 
 def _merges(before: _CostModel, after: _CostModel) -> list[tuple[Merge, float, list[str]]]:
-    """Return the merges by which two models differ, with the saved work and the changed values."""
+    """Return the merges by which two models differ.
+
+    Each merge has the reduction of the cost, and the names of the replaced values of ``before``.
+    """
     found = []
     for name, node in before.nodes.items():
         if name in after.nodes and _is_different(node, after.nodes[name]):
@@ -326,7 +355,10 @@ def _merges(before: _CostModel, after: _CostModel) -> list[tuple[Merge, float, l
 
 
 def _is_different(node: ir.Node, other: ir.Node | None) -> bool:
-    """Return whether a node differs from the node with the same output in the other model."""
+    """Return whether a node differs from the node with the same output in the other model.
+
+    The result is True if the other model has no such node.
+    """
     if other is None or node.op_identifier() != other.op_identifier():
         return True
     inputs, other_inputs = ([v and v.name for v in each.inputs] for each in (node, other))

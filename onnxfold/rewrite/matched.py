@@ -491,11 +491,6 @@ class Matched(Value):
         return repr(self.value.name)
 
     @property
-    def _first_input(self) -> Matched:
-        """The first input of the node."""
-        return _known(self.inputs[0], "the first input of the node of {}", self)
-
-    @property
     def definition(self) -> Op:
         """The definition of the op of the node."""
         return definition_of(self.node)

@@ -87,7 +87,7 @@ class Ops:
         pattern matches ``c - x``, too. ``f(y, d)`` in the replacement has its operands in the order
         that matched: ``d - y`` in this case.
         """
-        return OpVariable(self._domain, op_types, either_way=True)
+        return OpVariable(self._domain, op_types, either_way=True, is_standard=self._is_standard)
 
     def domain(self, name: str) -> Ops:
         """Return the ops of another domain."""
@@ -300,7 +300,7 @@ def _check_roots(rule: Rule) -> None:
             raise ValueError(f"{root!r} is not an output of an op in the first pattern")
     roots = (*rule.pair.patterns, *rule.pair.replacements)
     all_outputs = [root for root in roots if isinstance(root, AllOutputs)]
-    if all_outputs and len(roots) != len(all_outputs) != 2:
+    if all_outputs and not len(roots) == len(all_outputs) == 2:
         raise TypeError("all outputs of an op can be replaced by all outputs of an op only")
     if len(rule.pair.patterns) != len(rule.pair.replacements):
         raise ValueError("the pattern and the replacement have different numbers of outputs")

@@ -55,8 +55,8 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
     """Match each tensor of an adapter with the runtime constants, in the order of the tensors.
 
     A tensor matches the constant with the same name. If there is none, the tensor matches a weight
-    that is the same parameter in PyTorch: one of the two names, without the additions of peft, ends
-    with the other one. Several tensors that match the same constant do not fit.
+    that is the same parameter in PyTorch. In this case, one of the two names ends with the other
+    one, without the additions of peft. Several tensors that match the same constant do not fit.
 
     Raises:
         UsageError: A value in the adapter is neither an array nor an ``OrtValue``.

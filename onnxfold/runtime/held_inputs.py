@@ -100,8 +100,8 @@ def hold_repeated_inputs(
 ) -> ObservedConstants | str:
     """Observe the inputs that are worth holding constant.
 
-    If the cache contains the model split by the inputs that repeated in an earlier session, the
-    first run waits until this split model is open.
+    The cache may contain the model split by the inputs that repeated in an earlier session. The
+    first run then waits until this split model is open.
 
     Args:
         model: The model of the session.

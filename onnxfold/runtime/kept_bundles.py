@@ -1,9 +1,9 @@
 """Cache split models in the user's cache folder, for sessions that hold inputs constant.
 
 A bundle is an entry of the same cache as the optimized model, see `onnxfold.runtime.kept_models`. A
-link contains the names of the detected inputs of the last split, so that a later session can open
-this bundle before its first run. A child process splits the model, because the analysis would delay
-runs in this process.
+link contains the names of the detected inputs of the last split. With these names, a later session
+can open the bundle before its first run. A child process splits the model, because the analysis
+would delay runs in this process.
 """
 
 from __future__ import annotations

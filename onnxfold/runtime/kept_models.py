@@ -259,8 +259,8 @@ def _optimizer_options(
 def linked_model(link: Path) -> KeptModel | None:
     """Return the cached model to which a link refers.
 
-    The result is None if the link does not exist or is damaged, or if a file of the source or of
-    the entry is missing or has changed.
+    The result is None if the link is missing or damaged. It is also None if a file of the source or
+    of the entry is missing or has changed.
     """
     target = recorded(link)
     if target is None:
@@ -380,8 +380,8 @@ def _names_of_values(model: ir.Model) -> list[str]:
 def _save(model: ir.Model, path: str) -> None:
     """Write a model with its weights in a data file from which onnxruntime can map them.
 
-    Weights of the main graph that are neither inputs nor outputs get a prefix in their names, so
-    that session options cannot refer to these weights. The model is changed.
+    The names of weights of the main graph get a prefix, so that session options cannot refer to
+    these weights. Weights that are inputs or outputs keep their names. The model is changed.
     """
     from onnxfold.ir import storage
 

@@ -251,8 +251,8 @@ class _FoldStore:
     def get(self, key: Hashable, make: Callable[[], Folded]) -> tuple[Folded, bool, bool]:
         """Return the stored tensors of a key, or store and return the result of ``make``.
 
-        The result is not stored if the files cannot be written, if it is larger than the bound, or
-        if it contains other values than tensors of numbers in the CPU's memory.
+        The result is not stored if the files cannot be written or the result is larger than the
+        bound. Values other than tensors of numbers in the CPU's memory are not stored, either.
 
         Returns:
             The tensors, whether ``make`` was called, and whether the lock file existed. If so, this

@@ -465,8 +465,8 @@ class ObservedConstants:
     def _handle_for(self, in_use: _InUse, feed: Mapping[str, Feed]) -> Handle | None:
         """Return the handle for the runtime constants in a feed, and fold them if necessary.
 
-        The result is None if the original session must run: a required constant is missing, the
-        elements of a constant cannot be read, or the values are not expected to repeat. After too
+        The result is None if the original session must run. The reason may be a missing constant, a
+        constant whose elements cannot be read, or values that are not expected to repeat. After too
         many runs with new values, a pause starts.
         """
         if not in_use.required <= feed.keys():

@@ -180,9 +180,8 @@ class Session(Printable):
         """Wait until kernels are compiled, checked and timed, so that the next fold can use them.
 
         If necessary, the compilation starts now. The method returns at once if no compiler is
-        installed, if no kernel is likely to be faster, or if the session does not compile in the
-        background. A session compiles in the background only with the backend "auto", and not for a
-        bundle of `split`, which contains its kernels.
+        installed, or if no kernel is likely to be faster. It also returns at once with a backend
+        other than "auto", and for a bundle that `split` wrote with its kernels.
 
         Returns:
             The backend of each component, see `placements`.
@@ -222,9 +221,9 @@ class Session(Printable):
             The outputs in the order of ``output_names``.
 
         Raises:
-            UsageError: An input is missing or unknown, a runtime constant has no value yet or a
-                wrong type or shape, or a runtime constant is fed together with a handle. The handle
-                belongs to another session.
+            UsageError: An input is missing or unknown. A runtime constant has no value yet or a
+                wrong type or shape, or is fed together with a handle. The handle belongs to another
+                session.
             Exception: onnxruntime cannot compute the run. Its exceptions have no common base class.
         """
         if handle is None:

@@ -1,10 +1,10 @@
 """Turn adapters and other weights into inputs, and merge them with other weights, before the cut.
 
 Weights of the model that are runtime constants become inputs with the weights as default values.
-The rank of an adapter is an axis over which a product of these weights sums: ``(x @ a) @ b`` has
-the same type for any number of columns of ``a`` and rows of ``b``. This axis is traced back through
-the ops in both factors. Its size may differ between folds if the axis comes from runtime constants
-and the intermediate values have no other users.
+The rank of an adapter is an axis over which a product of these weights sums. For example,
+``(x @ a) @ b`` has the same type for any number of columns of ``a`` and rows of ``b``. This axis is
+traced back through the ops in both factors. Its size may differ between folds if the axis comes
+from runtime constants and the intermediate values have no other users.
 
 The rules of ``rules/runtime_constants.py`` merge runtime constants. The rules are first applied to
 a copy of the graph. For each merge, the costs of entry before and after the merge are compared. A

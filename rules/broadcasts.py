@@ -1,4 +1,4 @@
-"""Remove Expand and Tile before ops that broadcast, and move them after ops on constants."""
+"""Remove Expand before ops that broadcast, and move Expand and Tile after ops on constants."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from onnxfold.support.onnxruntime_sessions import numpy_name
 
 FORMAT = 2
-"""The format of manifests that are written. A component has several kernels from format 2 on."""
+"""The format of manifests that are written. From format 2, a component may have several kernels."""
 
 READABLE = (1, FORMAT)
 """The formats that can be read."""
@@ -25,7 +25,7 @@ ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
-"""A folder with files of a new bundle that are committed but not moved yet, see `bundle.py`."""
+"""The folder with the files of a new bundle that are committed but not moved, see `bundle.py`."""
 
 _MAX_TIME_RATIO = 1.05
 """Maximum time of a kernel relative to onnxruntime at which the kernel does not count as slower.
@@ -34,26 +34,30 @@ A kernel of equal speed has an advantage that is not measured: it allocates no m
 """
 
 _MAX_DISTURBANCE = 8.0
-"""Maximum ratio of wall times that other processes may cause if the CPU times are equal."""
+"""Maximum ratio of wall times that other processes may cause if the CPU times do not differ."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """The name and type of a tensor that is passed between the caller, runtime_fold and entry."""
+    """The name and type of an input of a part or of a kernel, or of a folded tensor."""
 
     name: str
     dtype: str
     """The ONNX name of the dtype in lower case, such as "float", "int64" or "bfloat16"."""
     shape: list[int | str | None] | None = None
+    """Sizes, names of symbolic dimensions, or None for unknown sizes. None for an unknown rank."""
     nominal_bytes: int | None = None
-    """Size in bytes at nominal sizes of symbolic dimensions."""
+    """Size in bytes at nominal sizes of symbolic dimensions. None if unknown."""
     optional: bool = False
     """Whether the tensor is an input with a default value."""
     rows: int | None = None
-    """For a tensor of indices, the number of rows. Indices are from -rows to rows - 1."""
+    """The number of rows that the tensor's elements may select: indices from -rows to rows - 1.
+
+    None if the elements may have any value.
+    """
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Return whether a shape is allowed."""
+        """Return whether the tensor may have a shape. Symbolic dimensions may have any size."""
         if self.shape is None:
             return True
         pairs = zip(self.shape, shape, strict=False)
@@ -76,7 +80,7 @@ class Weight:
     transposed: bool = False
     """Whether the weight is the transpose of the parameter in PyTorch."""
     scale: float | None = None
-    """For the second matrix of an adapter, the factor by which the product is scaled."""
+    """The factor of the product of an adapter's matrices. None for all but the second matrix."""
 
 
 @dataclass(frozen=True)
@@ -95,39 +99,47 @@ class Kernel:
     """The kernel that a backend compiled for a component, or the reason why there is none."""
 
     backend: str
+    """The name of the backend. "onnxruntime" if there is no kernel."""
     outputs: list[str]
     inputs: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     """Initializers of runtime_fold that are the last inputs of the kernel."""
     file: str | None = None
-    """The path of the kernel in the bundle. None if there is no kernel, see ``reason``."""
+    """The path of the file to load, relative to the bundle. None if there is no kernel."""
     function: str = ""
+    """The name of the function to call."""
     dtypes: list[str] = field(default_factory=list)
     """NumPy names of the dtypes of the outputs."""
     key: dict[str, str] = field(default_factory=dict)
-    """The source and target of the kernel: hash of the graph, versions, CPU and flags."""
+    """The cache key of the kernel: hash of the graph, versions, CPU and flags."""
     reason: str | None = None
-    """The reason why there is no kernel."""
+    """The reason why there is no kernel. None if there is a kernel."""
     max_error: float | None = None
-    """Largest difference from onnxruntime in the one-time check, as a multiple of the tolerance."""
+    """Largest error relative to onnxruntime in the one-time check, see `largest_error`."""
     beside: list[str] = field(default_factory=list)
-    """Files in the same folder that the kernel reads."""
+    """Paths of other files that the kernel reads, in the same folder as ``file``."""
     seconds: float | None = None
     """Minimum wall time of several runs of the kernel, in seconds."""
     onnxruntime_seconds: float | None = None
-    """Minimum wall time of onnxruntime, in seconds. Its runs and the kernel's alternate."""
+    """Wall time of onnxruntime in seconds: the geometric mean of two minima of several runs.
+
+    The two minima are of runs with and without new memory for large results.
+    """
     cpu_seconds: float | None = None
-    """Minimum CPU time of the runs of the kernel in seconds, including all threads."""
+    """Minimum CPU time of several runs of the kernel in seconds, including all threads."""
     onnxruntime_cpu_seconds: float | None = None
-    """Minimum CPU time of the runs of onnxruntime in seconds, including all threads."""
+    """CPU time of onnxruntime in seconds, including all threads: a mean of two minima as above."""
     timed_at: list[list[int]] | None = None
-    """The shapes of the inputs in these runs."""
+    """The shapes of the inputs at the nominal sizes at which the kernel was timed.
+
+    If the kernel was also timed at larger sizes, the times are those of the less favorable sizes.
+    """
     hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files of the kernel by name. Other files are not loaded."""
+    """SHA-256 of the files of the kernel by name. Files with other hashes are not loaded."""
     takes: list[TensorInfo] = field(default_factory=list)
     """The types of the inputs. Symbolic dimensions with the same name must be equal."""
     memory: list[list[int | str]] = field(default_factory=list)
-    """Bytes of all values, as a sum of products of numbers and symbolic dimensions."""
+    """Estimated bytes of all values: a sum of products of numbers and symbolic dimensions."""
 
     def __post_init__(self) -> None:
         for name in (self.file, *self.beside):
@@ -136,7 +148,12 @@ class Kernel:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Kernel:
-        """Return a kernel from a dict of ``dataclasses.asdict``, see `Manifest.from_dict`."""
+        """Return the kernel that ``dataclasses.asdict`` converted to a dictionary.
+
+        Raises:
+            ValueError: As for `Manifest.from_dict`.
+            TypeError: As for `Manifest.from_dict`.
+        """
         kernel: Kernel = _read(cls, document, "kernel")
         return kernel
 
@@ -147,7 +164,7 @@ class Kernel:
 
     @property
     def is_slower(self) -> bool:
-        """Whether onnxruntime is faster by more than the noise of timing.
+        """Whether onnxruntime is faster by more than the noise of timing. False without times.
 
         On a busy machine, the wall time of a kernel with threads includes the time in which its
         threads wait for a core. Therefore, the CPU time must also be longer, unless the wall times
@@ -173,14 +190,15 @@ class Kernel:
 class Merge:
     """A possible merge of runtime constants with other constants, such as an adapter and a weight.
 
-    After the merge, ``value`` is computed from inputs and a constant that is computed once.
+    After the merge, entry computes ``value`` from inputs and a tensor that runtime_fold computes.
     """
 
     value: str
+    """The name of the value."""
     nbytes: int
-    """Nominal bytes that the merge caches for each setting of the runtime constants."""
+    """Additional nominal bytes that are cached for each setting. Negative if fewer are cached."""
     nodes: int
-    """Number of nodes that entry does not run after the merge."""
+    """Number of nodes by which the merge reduces entry."""
     reason: str | None = None
     """The reason why the merge was not applied. None if it was applied."""
 
@@ -196,7 +214,7 @@ class StayingNode:
 
 @dataclass
 class Manifest:
-    """The contents of a bundle.
+    """The description of a split model.
 
     Attributes:
         runtime_constants: Inputs and weights of the original model that do not change in many runs.
@@ -209,13 +227,17 @@ class Manifest:
         entry_inputs: Names of entry's inputs, including cached tensors.
         cached: Outputs of runtime_fold that are inputs of entry.
         groups: The same outputs, grouped by the runtime constants on which they depend.
+        fold_at: "compile" if the constants were folded and both parts were optimized. "runtime" if
+            runtime_fold computes the constants.
         nodes: Numbers of nodes of the original model, of entry and of runtime_fold.
-        kernels: Compiled parts of runtime_fold: one kernel of each component for each target CPU.
+        kernels: For each component, one kernel for each target CPU, or the reason why there is no
+            kernel. Empty if nothing was compiled.
         stays: The nodes that remain in entry although they depend on runtime constants only, with
             the reasons.
         versions: The versions of the programs that wrote the bundle.
-        hashes: SHA-256 of the files of runtime_fold by name, for kernels and keys of cached
-            tensors.
+        hashes: SHA-256 of runtime_fold and its data file, with the key `FOLD_FILE`. Kernels are not
+            used if the hash differs. Empty without runtime_fold, and for parts in memory.
+        format: The format of the manifest, see `FORMAT`.
     """
 
     runtime_constants: list[TensorInfo]
@@ -237,7 +259,7 @@ class Manifest:
 
     @property
     def cached_bytes(self) -> int:
-        """Size of the cached tensors in bytes, at nominal sizes."""
+        """Size of the cached tensors in bytes, at nominal sizes. Unknown sizes count as 0."""
         return sum(info.nominal_bytes or 0 for info in self.cached)
 
     @property
@@ -281,7 +303,7 @@ def unsealed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document that was passed to `sealed`.
 
     Raises:
-        ValueError: The document was changed after it was written.
+        ValueError: The document was changed after it was written, or has no digest.
     """
     written = _without_digest(document)
     if document.get("digest") != _digest(written):
@@ -299,7 +321,7 @@ def _digest(document: Mapping[str, Any]) -> str:
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
-    """Return a JSON value converted to its declared type.
+    """Convert a JSON value to its declared type ``kind``. Errors contain ``name``.
 
     Raises:
         ValueError: The value has a wrong type.

@@ -2,9 +2,9 @@
 
 The times measured when a kernel is checked depend on the load of the machine at that moment. A
 session therefore measures its own folds. Occasionally, the backend that is not preferred runs a few
-consecutive folds as a trial. A trial is due when the run time of the preferred backend since the
-last trial reaches a multiple of the expected time of the trial. This factor grows with each trial
-that fails or confirms the preference.
+consecutive folds as a trial. A trial is due when the preferred backend has run for a multiple of
+the trial's expected time since the last trial. This factor grows with each trial that fails or
+confirms the preference.
 """
 
 from __future__ import annotations

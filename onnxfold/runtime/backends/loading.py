@@ -149,8 +149,8 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
     Callers run this function in a separate process, because miscompiled code may crash.
 
     Args:
-        request: The kernel as a dict, the folder of its files, the path of the model for
-            onnxruntime, the number of calls, and the number of timed calls.
+        request: The kernel as a dict, the folder of its files, the path of onnxruntime's model, and
+            the numbers of calls and of timed calls.
         arrays: The weights of the kernel, followed by its inputs for each call.
 
     Returns:

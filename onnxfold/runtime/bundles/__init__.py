@@ -1,1 +1,1 @@
-"""Bundles: the manifest of a split model, its files, and sessions on its parts."""
+"""Bundles: split models in folders or in memory, their manifests, and their text form."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _ROOT = "/"
 
 # Alignment of onnxruntime's memory in bytes. Weights at other offsets of a file are copied to the
-# scratch file, because SIMD code would compute their sums in another order, or be slow.
+# scratch file. Otherwise, SIMD code would compute their sums in another order, or be slow.
 _ALIGNMENT = 64
 
 _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
@@ -75,8 +75,8 @@ class InMemoryBundle(Bundle):
                 tensor = value.const_value
                 if tensor is None or isinstance(tensor, (ViewTensor, SharedExternalTensor)):
                     continue
-                # A tensor that was reshaped, or that opens its file when it is read, becomes a view
-                # of the mapped file, because the file may be replaced before the part is opened.
+                # The file may be replaced before the part is opened. A tensor that was reshaped, or
+                # that opens its file when it is read, therefore becomes a view of the mapped file.
                 span = span_of(tensor)
                 if span is not None:
                     value.const_value = _at(span, tensor)

@@ -277,7 +277,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             except Exception as error:  # exceptions of onnxruntime have no common base class
                 logger.info("%s: the optimized model cannot be opened: %s", kept.model, error)
             else:
-                # Otherwise, another process removed or replaced the model while it was opened.
+                # If the link differs, another process removed or replaced the model meanwhile.
                 if kept_models.linked_model(kept.link) == kept:
                     if kept.is_finished:
                         self.get_session_options().graph_optimization_level = level

@@ -135,7 +135,7 @@ def replaces_values(options: ort.SessionOptions | None, kept: KeptModel) -> bool
         return False
     try:
         names = json.loads(Path(str(kept.model)).with_name(_NAMES).read_bytes())
-    except (OSError, ValueError) as error:  # another process has just removed the entry
+    except (OSError, ValueError) as error:  # the entry was just removed, or is damaged
         logger.debug("%s: %s", kept.model, error)
         return True
     return provides_initializers(options, names)
@@ -358,7 +358,7 @@ def inputs_worth_holding(kept: KeptModel) -> list[tuple[list[str], float]]:
     try:
         document = json.loads((kept.entry / _INPUTS).read_bytes())
         return [(list(names), float(share)) for names, share in document]
-    except (OSError, ValueError, TypeError) as error:  # another process has just removed the entry
+    except (OSError, ValueError, TypeError) as error:  # the entry was just removed, or is damaged
         logger.debug("%s: %s", kept.entry, error)
         return []
 

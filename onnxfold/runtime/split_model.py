@@ -420,7 +420,8 @@ class _Prepared:
         selected = select_runtime_constants(model, self.names, overridable=overridable)
         self.selected = _names(selected)
         if not model.graph.initializers.keys().isdisjoint(self.selected):
-            model.ir_version = max(model.ir_version, 4)  # the first with replaceable defaults
+            # Before IR version 4, the default values of inputs cannot be replaced.
+            model.ir_version = max(model.ir_version, 4)
             # A model with an IR version before 3 need not import an opset.
             model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
         self.nodes = model.graph.num_nodes()

@@ -1,6 +1,6 @@
 """The passes that users can select by name. Each is an ``onnx_ir`` pass.
 
-Some passes are from onnx-ir, and other packages can register more by entry points.
+Some passes are from onnx-ir. Other packages can register further passes by entry points.
 
 >>> from onnxfold import passes
 >>> passes.create("constant-propagation")(model)  # doctest: +SKIP
@@ -31,13 +31,14 @@ class PassInfo:
 
     name: str
     doc: str
+    """One sentence about the pass; the location for a pass of another package."""
     location: str
-    """Module and class, as ``"package.module:Class"``."""
+    """The module and the class of the pass, as ``"package.module:Class"``."""
 
 
 @functools.cache
 def _factory(location: str) -> tuple[Any, frozenset[str]]:
-    """Return the class of a pass, and the names of its parameters."""
+    """Return the class of a pass, and the names of the parameters of its constructor."""
     factory = metadata.EntryPoint("", location, "").load()
     return factory, frozenset(inspect.signature(factory).parameters)
 
@@ -48,12 +49,13 @@ def create(
     """Return a new pass.
 
     Args:
-        name: One of `all_passes`.
+        name: The name of one of `all_passes`.
         options: The options, for a pass with a parameter ``options``.
         run: The run to which the pass belongs, for a pass with a parameter ``run``.
 
     Raises:
-        UsageError: No pass has this name, or the pass cannot be loaded.
+        UsageError: No pass has this name, the pass cannot be loaded, is not an ``onnx_ir`` pass, or
+            rejects the options.
     """
     available = all_passes()
     if name not in available:
@@ -79,7 +81,11 @@ def create(
 
 @functools.cache
 def all_passes() -> dict[str, PassInfo]:
-    """Return all passes by name. Those of the entry points ``onnxfold.passes`` come last."""
+    """Return all passes by name.
+
+    Passes of the entry points ``onnxfold.passes`` come last. They cannot replace a pass of onnxfold
+    with the same name.
+    """
     infos = {}
     for name, (location, doc) in _BUILT_IN.items():
         absolute = __name__ + location if location.startswith(".") else location
@@ -101,7 +107,7 @@ _BUILT_IN = {
     ),
     "dynamic-broadcasts": (
         ".dynamic_broadcasts:DynamicBroadcasts",
-        "Replace values by constants that broadcast if only their sizes depend on inputs.",
+        "Replace values by constants that broadcast if only the values' sizes depend on inputs.",
     ),
     "value-info": (
         ".value_info:ValueInfo",

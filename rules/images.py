@@ -110,7 +110,7 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, furthe
 @rule(opset=7, seen_in="onnxoptimizer/fuse_pad_into_pool")
 def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
     """AveragePool(Pad(x, p), pads=q) == AveragePool(x, pads=p + q) if the Pad adds zeros, and the
-    pool counts its pads. In two dimensions, a sum of -0.0 may remain -0.0.
+    pool counts pads or has none. In two dimensions, a sum of -0.0 may remain -0.0.
     """
     pool = op("AveragePool")
     before = pool(_zero_padded(x, pads, axes, amounts))

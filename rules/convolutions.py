@@ -1,9 +1,9 @@
 """Merge adjacent ops into the weights of convolutions and matrix products.
 
-These are scales, shifts, and normalizations. A scaled weight changes the number of roundings, so
-most rules are for level 2. New weights are computed in float64 and rounded once. Adding a bias to a
-convolution without one is exact: onnxruntime's float32 CPU kernels of Conv and ConvTranspose add
-the bias to the finished sum of each element, like an Add after the convolution.
+The merged ops are scales, shifts, and normalizations. A scaled weight changes the number of
+roundings, so most rules are for level 2. New weights are computed in float64 and rounded once.
+Adding a bias to a convolution without one is exact: onnxruntime's float32 CPU kernels of Conv and
+ConvTranspose add the bias to the finished sum of each element, like an Add after the convolution.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ def _as_double(value: Any) -> Any:
 
 
 _BYTES_OF_NODES = 512
-"""Approximate bytes of the removed nodes in the file."""
+"""Approximate bytes that the removed nodes of a match take in the file."""
 
 
 @computed
 def fits_in_freed_bytes(elements: int, *constants: Matched | None) -> bool:
-    """Return whether new constants are not larger than those that become unused.
+    """Return whether new constants are not larger than the constants and nodes that become unused.
 
-    The constants must be float32 or float64: scaling a float16 weight would visibly change results.
-    A weight without elements is not replaced, because 0 has another meaning in the shape of a
-    Reshape.
+    The new constants must be float32 or float64: scaling a float16 weight would visibly change
+    results. A weight without elements is not replaced, because 0 has another meaning in the shape
+    of a Reshape.
 
     Args:
         elements: The number of elements of the new constants.
-        constants: The constants of the matched nodes; None for omitted ones. The first one has the
-            dtype of the new constants. Constants with other consumers are not removed.
+        constants: The constants of the matched nodes; None for omitted ones. The first constant has
+            the dtype of the new constants. Constants with other consumers do not become unused.
     """
     matched = [each for each in constants if each is not None]
     dtype = matched[0].dtype
@@ -48,7 +48,10 @@ def fits_in_freed_bytes(elements: int, *constants: Matched | None) -> bool:
 
 
 def _along_channels(c: Any, w: Constant, product: Value) -> Any:
-    """Return numbers along the axis of a weight that is the channels or columns of the product."""
+    """Return ``c`` reshaped to broadcast along one axis of the weight.
+
+    This axis of the weight becomes the channels or columns of the product.
+    """
     axis = (product.op_type != "Conv") & (product.attribute("transB", 0) == 0)
     shape = (1,) * axis + (-1,) + (1,) * (w.rank - axis - 1)
     return op.Reshape(op.Reshape(c, constant([-1])), constant(shape))
@@ -59,7 +62,7 @@ def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
 
 
 def _has_vector_bias(b: Constant) -> Term:
-    """Return the condition that a bias has one number, or one for each channel or column."""
+    """Return the condition that a bias is omitted, or has one number, or one for each channel."""
     return b.is_omitted | (b.rank < 2) | (b.shape[0] == 1)
 
 
@@ -103,8 +106,8 @@ def conv_batch_normalization(
 
 @rule(opset=7, inexact=True, benefit=1, seen_in="models/lora/torchscript")
 def product_scaled(x, w: Constant, b: Constant, c: Constant):
-    """(x @ w + b) * c == x @ (w * c) + b * c, for one number c or one for each channel, and for a
-    division by c: MatMul, Gemm, Conv and ConvTranspose.
+    """(x @ w + b) * c == x @ (w * c) + b * c for MatMul, Gemm, Conv and ConvTranspose, for one
+    number c or one for each channel, and for a division by c.
     """
     products = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
     product = products(x, w, optional(b))
@@ -124,7 +127,9 @@ def product_scaled(x, w: Constant, b: Constant, c: Constant):
 
 @rule(opset=7, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
-    """Conv(x, w, b) + c == Conv(x, w, b + c), for one number c or one for each channel."""
+    """Conv(x, w, b) + c == Conv(x, w, b + c), for one number c or one for each channel, also for a
+    subtraction and for ConvTranspose.
+    """
     conv = op.any_of("Conv", "ConvTranspose")
     product = conv(x, w, optional(b))
     channel_shifts = op.Reshape(_as_double(c), constant([-1]))
@@ -145,7 +150,10 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @computed
 def is_half_of_gelu(x: Matched) -> bool:
-    """Return whether x is y * (1 + erf(...)), which onnxruntime fuses with the factor of a Gelu."""
+    """Return whether x is y * (1 + erf(...)) or y * (1 + tanh(...)).
+
+    onnxruntime fuses this product with the factor of a Gelu.
+    """
     return x.is_made_by("Mul") and any(map(_is_sum_with_erf, x.inputs))
 
 
@@ -157,8 +165,8 @@ def _is_sum_with_erf(value: Matched | None) -> bool:
 
 @rule(inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_of_scaled(x, w: Constant, c: Constant, *bias):
-    """Conv(x * c, w) == Conv(x, w * c), for one number c or one for each channel: a convolution is
-    linear.
+    """Conv(x * c, w) == Conv(x, w * c), for one number c or one for each channel, also for a
+    division and for ConvTranspose: a convolution is linear.
     """
     conv = op.any_of("Conv", "ConvTranspose")
     scaled = _scales(x, c)
@@ -177,8 +185,8 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *bias):
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
-    """Conv(x + c, w, b) == Conv(x, w, b + c * sum(w)) without padding: c contributes the same sum
-    to every window.
+    """Conv(x + c, w, b) == Conv(x, w, b + c * sum(w)) for one number c, without padding: c
+    contributes the same sum to every window. The rule also applies to a subtraction.
     """
     conv = op("Conv")
     shifted = _shifts(x, c)
@@ -198,8 +206,8 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @rule(each=[(False, "torch/heads"), (True, "models/swin")], opset=7, inexact=True)
 def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
-    """Transpose(Reshape(x @ w + b)) * c == Transpose(Reshape(x @ (w * c) + b * c)): the scale of
-    attention is merged into the weight of the projection.
+    """Transpose(Reshape(x @ w + b)) * c == Transpose(Reshape(x @ (w * c) + b * c)) for one number
+    c: the scale of attention is merged into the weight of the projection.
     """
     matmul = op("MatMul")
     gemm = op("Gemm")

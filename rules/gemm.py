@@ -1,12 +1,18 @@
 """Merge matrix products with biases, transposes and reshapes.
 
-A Gemm is a product with a bias. In onnxruntime, a Gemm has the same bits as MatMul and Add if two
-conditions hold. The sum fits into one pass of its kernels (128 elements). There is more than one
-row, and more than one column if rows are transposed. Otherwise the bias is added earlier, and
-rounding differs. Rounding also differs for transposed operands. On arm64, Eigen computes products
-of float64, and its code for one column rounds differently.
+A Gemm is a product with a bias. In onnxruntime, a Gemm has the same bits as MatMul and Add if these
+conditions hold:
 
-The rules are for float32 and float64. In float16, one rounding less would be visible.
+- Each sum has at most 128 elements, so that the kernels compute the sum in one pass.
+- The result has more than one row. If the left operand is transposed, or for float64, the result
+  also has more than one column.
+
+Otherwise, the bias is added earlier, and rounding differs. Rounding also differs if a Transpose is
+merged into a Gemm. On arm64, Eigen computes products of float64, and Eigen's code for one column
+rounds differently.
+
+The rules that merge an Add, a factor or a Transpose are for float32 and float64, or only for
+float32. In float16, one rounding less would be visible.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from typing import Any
 from onnxfold.rewrite import *
 
 _ELEMENTS_PER_PASS = 128
-"""Elements that a kernel of onnxruntime sums up in one pass."""
+"""Maximum number of elements that a kernel of onnxruntime sums up in one pass."""
 
 
 @computed
@@ -68,9 +74,9 @@ def gemm_zero_bias(x, y):
 
 @rule(opset=7, inexact=may_round_differently, seen_in="pmsh-ocr/decoder_loop")
 def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
-    """Reshape(MatMul(x, y) + z) == Reshape(Gemm(Reshape(x), y, z)), for more than two axes."""
+    """Reshape(MatMul(x, y) + z) == Reshape(Gemm(Reshape(x), y, z)), for any rank of x."""
     product = op.MatMul(x, y)
-    # the shape for a matrix with any number of rows
+    # the operand of the last Reshape, which reads a matrix with any number of rows
     shape = constant(result.sizes_for_reshape((-1, product.shape[-1])))
     flat = op.Gemm(_as_matrix(x, y), y, op.Reshape(z, constant([-1])))
     before = op.Reshape(op.Add(product, z), c, allowzero=anything)
@@ -108,7 +114,7 @@ def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant
 
 @rule(opset=7, inexact=True, seen_in="torch/logits")
 def gemm_scaled(x, y, c: Constant, s: Attribute):
-    """Gemm(x, y, alpha=s) * c == Gemm(x, y, alpha=s * c)."""
+    """Gemm(x, y, alpha=s) * c == Gemm(x, y, alpha=s * c) for one number c."""
     gemm = op("Gemm")
     product = gemm(x, y, alpha=s)
     return op.Mul(product, c) >> gemm(x, y, alpha=s * c.number), where(

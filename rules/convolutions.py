@@ -62,7 +62,7 @@ def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
 
 
 def _has_vector_bias(b: Constant) -> Term:
-    """Return the condition that a bias is omitted, or has one number, or one for each channel."""
+    """Return the condition that a bias is omitted, or is one number, a vector or a single row."""
     return b.is_omitted | (b.rank < 2) | (b.shape[0] == 1)
 
 

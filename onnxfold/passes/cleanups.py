@@ -1,4 +1,4 @@
-"""Short passes: dead code, Constant nodes, functions, and metadata."""
+"""Short passes for dead code, Constant nodes, functions and metadata."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from onnxfold.passes.stored import store
 class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results are unused, unused initializers, and uncalled functions.
 
-    Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
-    model and nodes of the option ``keep`` are not removed. Unused outputs of a used node are kept,
-    because the results of a kernel may depend on the set of used outputs.
+    Nodes whose results only subgraphs of unused nodes read are removed, too. Inputs and outputs of
+    the model, and nodes that the option ``keep`` matches, are not removed. Unused outputs of a used
+    node are kept, because the results of a kernel may depend on the set of used outputs.
     """
 
     options: Options = field(default_factory=Options)
@@ -53,8 +53,9 @@ class RemoveDeadCode(ir.passes.InPlacePass):
 class LiftConstants(ir.passes.InPlacePass):
     """Turn Constant nodes into initializers.
 
-    A node is not changed if it produces a graph output, or is in a function, because functions
-    cannot have initializers.
+    A node is not changed if it produces a graph output or refers to an attribute of its function.
+    Nodes of a function's own graph are not changed either, because functions cannot have
+    initializers.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -80,7 +81,11 @@ class LiftConstants(ir.passes.InPlacePass):
 
 @dataclass(eq=False)
 class InlineFunctions(ir.passes.InPlacePass):
-    """Inline calls of functions whose opsets are compatible with those of the model."""
+    """Inline calls of functions whose opsets are compatible with those of the model.
+
+    A function is not inlined if the option ``keep`` matches one of its calls, or if ONNX defines an
+    op with the name of the function.
+    """
 
     options: Options = field(default_factory=Options)
 
@@ -96,7 +101,7 @@ class InlineFunctions(ir.passes.InPlacePass):
             if any(map(self.options.keeps, node.outputs)):
                 kept.add(node.op_identifier())
             for value in node.outputs:
-                # a node of the function may read the value, which then requires a name
+                # a node of the function may read the value, so the value requires a name
                 value.name = value.name or names.fresh("unread")
         opsets = dict(model.opset_imports)
         if opsets:
@@ -116,9 +121,9 @@ class InlineFunctions(ir.passes.InPlacePass):
 
 
 class ClearMetadata(common.ClearMetadataAndDocStringPass):
-    """Remove metadata and doc strings of graphs and nodes, and onnxfold's metadata of the model.
+    """Remove metadata and doc strings of graphs and nodes, and the record of fixed dimensions.
 
-    Other metadata of the model is not removed, because applications read it.
+    All other metadata of the model is not removed, because applications read it.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

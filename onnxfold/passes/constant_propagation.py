@@ -1,4 +1,4 @@
-"""Constant propagation: compute values that depend only on constants, and store those in use."""
+"""Constant propagation: compute values that depend only on constants, and store final results."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ class Folding:
 class ConstantPropagation(ir.passes.InPlacePass):
     """Fold every node whose inputs are constant, within the limit of growth.
 
-    Only final results become initializers. Where possible, their elements are views, or are
-    computed tile by tile when the model is saved.
+    Only results that other nodes or outputs of the model read are stored. Where possible, the
+    elements of stored results are views, or are computed tile by tile when the model is saved.
 
     A node is kept if
 
-    - its result takes too many more bytes than its operands,
-    - it is random,
-    - ONNX does not define its op,
-    - no evaluator computes it bit-exactly,
-    - it dequantizes a weight, unless an option allows folding it.
+    - its results take too many more bytes than its operands,
+    - its results differ between runs or runtimes, for example because the op is random,
+    - ONNX does not define its op, and no definition marks the op as deterministic,
+    - it cannot be evaluated exactly, or within the limits of time and memory,
+    - it dequantizes a weight, unless an option allows folding it,
+    - the option ``keep`` matches it,
+    - it refers to an attribute of a function, or
+    - a consumer does not accept a constant.
 
-    ``outcome`` has the kept nodes and the reasons.
-
-    ``per_node`` limits the growth for each removed node in bytes.
+    ``outcome`` has the kept nodes and the reasons. ``per_node`` is the maximum number of bytes by
+    which the model may grow for each removed node.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        # the evaluator of a run has the functions of one model
+        # an evaluator has the functions of one model, so each call without a run needs its own
         run = self._run or RunContext(self._options, model.functions.values())
         outcome = run.result
         self.outcome = outcome
@@ -94,9 +96,9 @@ class ConstantPropagation(ir.passes.InPlacePass):
     def decide(self, model: ir.Model, run: RunContext, *, compute: bool = False) -> Folding:
         """Select the values to store and the nodes to remove.
 
-        The model changes only where an ``If`` with a constant condition is replaced by its branch.
-        With ``compute``, stored values whose computation may fail are computed, which may take
-        long.
+        The model changes only where an ``If`` with a constant condition is replaced by one of its
+        branches. With ``compute``, stored values whose computation may fail are computed. This may
+        take long. If a computation fails, the selection starts again without the failed nodes.
         """
         facts = facts_of(model)
         pool = run.pool
@@ -126,5 +128,6 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
                     for operation, reason in failure.failures.items():
-                        if not operation.is_wide:  # in normal precision it may be computable
+                        # a node that failed in wide precision may be computable in the normal one
+                        if not operation.is_wide:
                             run.uncomputable[operation.node] = reason

@@ -12,7 +12,7 @@ from onnxfold.rewrite import *
 
 _FLOATS = (FLOAT16, BFLOAT16, FLOAT, DOUBLE)
 _POSITION_INDEPENDENT = (INT32, INT64, ir.DataType.UINT64)
-"""Integer dtypes for which casts of floats out of range have the same result at each position."""
+"""Integer dtypes for which a cast of float32 out of range has the same result at each position."""
 
 
 def _is_castable(dtype: ir.DataType) -> bool:
@@ -48,7 +48,10 @@ def cast_of_cast(x, t: Attribute, u: Attribute):
 
 @computed
 def converted_fill(filled_tensor: Matched, t: int) -> np.ndarray[Any, Any] | None:
-    """Return the value of a ConstantOfShape in another dtype, or None if the number differs."""
+    """Return the value of a ConstantOfShape in another dtype.
+
+    The result is None if the number changes, or if the dtype is not a NumPy number or boolean.
+    """
     value = filled_tensor.node.attributes.get("value")
     number = np.zeros(1, np.float32) if value is None else value.as_tensor().numpy()
     with np.errstate(all="ignore"):
@@ -143,8 +146,8 @@ def transpose_nothing(x, p: Attribute):
 def same_shape_again(
     x, y, ys: Values, zs: Values, starts: Constant, ends: Constant, axes: Constant
 ):
-    """f(x) == x if both have the same shape: for one or two changes of shape, an Expand, a Tile, a
-    Split, or a Slice with step 1.
+    """f(x) == x if f(x) has the shape of x, where f is one or two changes of shape, an Expand, a
+    Tile, a Split with one output, or a Slice with step 1.
     """
     reshapes = ops_with(Trait.MOVES | Trait.FREE)
     original = any_of(op.any_of(*reshapes)(x, *zs), x)
@@ -179,7 +182,7 @@ _or_or_xor = op.any_of("Or", "Xor")
     }
 )
 def neutral_element(x, binary, number, doc, seen_in):
-    """f(x, e) == x for the neutral element e of f, unless e broadcasts x."""
+    """f(x, e) == x for the neutral element e of f, if e does not change the shape of x."""
     neutral = filled(number)
     return binary(x, neutral) >> x, where(neutral.broadcasts_to(x))
 
@@ -211,7 +214,7 @@ def zero_before_function(x, op_type):
 
 @rule(seen_in="silero-vad/silero_vad_16k_op15")
 def add_positive_zero(x):
-    """x + 0.0 == x, except for -0.0 + 0.0 == 0.0. It is exact if x certainly has no -0.0."""
+    """x + 0.0 == x, except for -0.0 + 0.0 == 0.0: the rule is exact if x certainly has no -0.0."""
     neutral = filled(0)
     return (
         op.Add(x, neutral) >> x,

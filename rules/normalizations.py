@@ -1,9 +1,10 @@
 """Replace the elementary ops of a normalization by one op.
 
 The rules are for level 2, because the op rounds differently. onnxruntime's default session fuses
-the same ops into the same kernel. Other runtimes get one op for which they have a kernel.
-onnxruntime also accepts its ops at opsets in which ONNX lacks them. The rules are for float32 only,
-for which onnxruntime has the kernels.
+the same ops into the same kernel. Other runtimes get one op for which they have a kernel. ONNX has
+LayerNormalization from opset 17 on, and has no SimplifiedLayerNormalization. onnxruntime accepts
+both ops at any opset. The rules that create a normalization are for float32 only, for which
+onnxruntime has the kernels.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ ort = op.beyond_standard
 
 
 def _is_mean_of_rows(mean: Any, x: Value) -> Any:
-    """Return the condition that a ReduceMean reduces the last axis, and keeps it with size 1."""
+    """Return the condition that a ReduceMean reduces only the last axis of x to size 1."""
     return (mean.axes == (x.rank - 1,)) & (mean.attribute("keepdims", 1) == 1)
 
 
 def _ones(x: Value) -> Any:
-    """Return a scale of ones."""
+    """Return a scale of ones with the size of the last axis of x."""
     return op.Expand(constant(1.0, FLOAT), constant(x.shape[-1:]))
 
 

@@ -1,14 +1,14 @@
 """Fuse attention and the adjacent ops into one op of onnxruntime (target "onnxruntime").
 
-The number and size of heads follow from shapes, and the scale from the product with it. Keys and
-values may have any source, such as a past, a rotation, or repeated heads. Their shape is [batch,
-heads, length, size]. The rules are for float32 only, for which the CPU provider has the kernel. The
-kernel rounds differently.
+The rules read the number and size of heads from shapes, and the scale from a factor of the scores.
+Keys and values may have any source, such as a past, a rotation, or repeated heads. Keys and values
+have the shape [batch, heads, length, size]. The rules are for float32 only, for which the CPU
+provider has the kernel. The kernel rounds differently.
 
 A Transpose after the block must move the axis of the heads after the length, as the op does. Blocks
-of GPT-2, Llama and ViT then take 0.85 to 0.9 of the time (release 1.32, one thread). For other
+of GPT-2, Llama and ViT then take 0.85 to 0.9 of the time (onnxruntime 1.32, one thread). For other
 layouts (`nn.MultiheadAttention`, SAM), the op took 1 to 10 % longer than the two products and the
-Softmax. With batch and heads on one axis, it took from 12 % less to 70 % more.
+Softmax. With batch and heads on one axis, the op took from 12 % less to 70 % more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     total = op.Add(scores, mask)
     masked = any_of(selected(total), total, selected(scores), scores)
     weights = op.Softmax(masked, axis=anything)
-    # the row of a completely masked query is zero, or NaN
+    # the weights of a completely masked query are NaN, which the model may replace by zeros
     zero = filled(0)
     guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
@@ -56,14 +56,14 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
         q.dtype == FLOAT,
         # the operands have the same batch, heads and head size; only the mask is broadcast
         weights.axes == (3,),
-        # the last axis has the length of the values, or else the product with them fails
+        # the last axis has the length of the values, because the product with v fails otherwise
         weights.shape[:-1] == q.shape[:-1],
         q.sizes_of((1, 3)).smallest > 0,
         v.rank == 4,
         v.shape == (*q.shape[:2], v.shape[2], q.shape[3]),
         k.is_omitted | (k.shape == v.shape),
         kt.is_omitted | (kt.shape == (*q.shape[:2], q.shape[3], v.shape[2])),
-        # replacing a score by such a number has the same effect as adding it
+        # replacing a score by such a number has the same effect as adding the number
         low.is_omitted | (low.number <= -1e30),
         zero.is_omitted | zero.shape.is_in((), (1,)),
         divisor.number.or_else(1) != 0,
@@ -73,7 +73,7 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
 
 
 def _flat(k: Value) -> Any:
-    """Return [batch, length, heads, size] reshaped to [batch, length, heads * size]."""
+    """Return ``k`` of shape [batch, length, heads, size] as [batch, length, heads * size]."""
     return op.Reshape(k, constant((0, 0, k.shape[2] * k.shape[3])))
 
 
@@ -92,8 +92,8 @@ def attention_of_rows(x, k, v, padding, mask):
 def attention_of_scaled(
     y, x, v, sizes, factor: Constant, alpha: Attribute, further: Values, is_key
 ):
-    """MultiHeadAttention(x * c, k, v, scale=s) == MultiHeadAttention(x, k, v, scale=s * c), also
-    for a factor of the keys.
+    """MultiHeadAttention(x * c, k, v, scale=s) == MultiHeadAttention(x, k, v, scale=s * c) for one
+    number c, also for a factor of the keys.
     """
     fused = ms("MultiHeadAttention")
     scaled = op.Mul(x, factor)
@@ -104,7 +104,7 @@ def attention_of_scaled(
         operands = (y, operand, v) if is_key else (operand, y, v)
         return any_of(fused(*operands, None, *further, scale=scale), fused(*operands, scale=scale))
 
-    # the scale applies to the keys of a past, too
+    # a factor of the keys does not apply to the keys of a past, but the scale does
     has_no_past = [further.length <= 2] if is_key else []
     return attention_of(scaled, alpha) >> attention_of(x, new_scale), where(
         x.same_shape(scaled), scaled.is_single_use, new_scale != 0, *has_no_past
@@ -130,10 +130,10 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, value_ax
     )
 
 
-# onnxruntime's Attention also computes queries, keys and values. On the CPU provider (1.32), it
-# takes 3 to 8 % less time than three products and MultiHeadAttention for sizes of BERT and ViT up
-# to 200 tokens, and the same time for 512. One product with a split result takes longer than three
-# products.
+# onnxruntime's Attention also computes queries, keys and values. On the CPU provider (1.32), this
+# op takes 3 to 8 % less time than three products and MultiHeadAttention for sizes of BERT and ViT
+# up to 200 tokens. For 512 tokens, it takes the same time. One product with a split result takes
+# longer than three products.
 @fusion(seen_in="models/t5-decoder")
 def packed_attention(
     x,
@@ -192,8 +192,8 @@ def packed_attention(
 
 # Exporters repeat keys and values to match the number of query heads. The rule concatenates the
 # queries of a group to a longer sequence instead, and repeats only a mask. On onnxruntime's CPU
-# provider (1.31), this takes a half to a quarter of the time for one new token after many, and the
-# same time for a prompt.
+# provider (1.31), the result takes a half to a quarter of the time for one new token after many,
+# and the same time for a prompt.
 @fusion(seen_in="models/lora/torchscript")
 def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     """MultiHeadAttention(x, repeat(k), repeat(v)) == MultiHeadAttention(Concat(x), k, v): the
@@ -219,7 +219,7 @@ def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     in_order = op.Transpose(by_repeat, perm=(0, 2, 3, 1, 4))
     return before >> op.Reshape(in_order, constant((0, 0, heads * size))), where(
         k.rank == 4,
-        # [batch, heads before, 1, length, size], each head repeated consecutively
+        # the Expand repeats each head consecutively: [batch, groups, repeats, length, size]
         key.shape == (*k.shape[:2], 1, *k.shape[2:]),
         value.shape == (*v.shape[:2], 1, *v.shape[2:]),
         values.shape == (*v.shape[:2], repeats, *v.shape[2:]),

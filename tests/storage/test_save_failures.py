@@ -41,6 +41,23 @@ def test_failure_leaves_the_old_model(tmp_path, external_data: bool) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in names_in(tmp_path)} == before
 
 
+def test_failed_rename_keeps_a_data_file_that_no_model_refers_to(tmp_path, monkeypatch) -> None:
+    path = write(tmp_path / "m.onnx", linear())
+    data_path = tmp_path / "m.onnx.data"
+    data_path.write_bytes(b"not of this model")
+
+    def replace(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(OnnxFoldError, match="No space left"):
+            storage.save(storage.load(path), path, external_data=True)
+    assert data_path.read_bytes() == b"not of this model"
+    storage.save(storage.load(path), path, external_data=True)
+    assert data_path.read_bytes() != b"not of this model"
+
+
 def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeypatch) -> None:
     """After an error at any system call, model and data agree, and the next save cleans up."""
     other = tmp_path_factory.mktemp("other")

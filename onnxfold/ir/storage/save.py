@@ -416,9 +416,11 @@ class Commit:
         """Rename all files to their final names; see the docstring of this module.
 
         Then, or after an error, the files in ``unused`` are removed if no model refers to them.
-        Without an error, the files in ``used`` are kept.
+        Without an error, the files in ``used`` are kept. After an error, existing files with final
+        names that no file was renamed to are kept, too.
         """
         first_path = renames[0][0].path
+        pending_names = {os.path.basename(path) for _, path in renames}
         try:
             if len(renames) == 3:
                 data, temporary_model, model = renames
@@ -426,12 +428,13 @@ class Commit:
                 renames = [temporary_model, data, model]
             for new_file, path in renames:
                 replace_file(new_file.path, path, self._target)
+                pending_names.discard(os.path.basename(path))
                 if self._fsync:
                     system.sync_folder(os.path.dirname(path))
             files.remove(first_path)
             unused = unused - used
         finally:
-            self._remove_unused(unused)
+            self._remove_unused(unused - pending_names)
 
     def _link_or_copy(self, data: NewFile) -> None:
         """Give the data file a second temporary name, which will be renamed to its final name."""

@@ -1,6 +1,7 @@
 """Compare expressions in normal form with arithmetic on numbers."""
 
 import numpy as np
+import pytest
 from fact_check import Evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +70,17 @@ def test_equal_expressions_are_equal():
     assert algebra.floor_div(algebra.add(b, 4), 2) == algebra.add(halves[0], 2)
     assert algebra.less(b, 0) == 0 and algebra.less(algebra.mul(b, -1), 1) == 1
     assert isinstance(algebra.equal(b, 0), Expr)
+
+
+@pytest.mark.parametrize("divisor", [0, -2])
+def test_repeated_divisions_are_merged_only_for_positive_divisors(divisor):
+    algebra = Algebra()
+    size = algebra.symbol("N")
+    algebra.raise_lower_bounds({size: 0})
+    quotient = algebra.floor_div(algebra.floor_div(size, divisor), 3)
+    assert algebra.low(quotient) == -float("inf")
+    merged = algebra.floor_div(algebra.floor_div(size, 2), 3)
+    assert merged == algebra.floor_div(size, 6)
 
 
 def test_a_division_by_0_is_not_evaluated():

@@ -147,10 +147,12 @@ class Algebra(Atoms):
         if self.low(remainder) >= 0 and self.high(remainder) < b:
             return quotient
         inner = self.atom_of(remainder)
-        if inner is not None and inner.op == "floor_div" and isinstance(inner.args[1], int):
-            # (x // c) // b is x // (c * b)
-            b = inner.args[1] * b
-            remainder = inner.args[0]  # type: ignore[assignment]
+        if inner is not None and inner.op == "floor_div":
+            dividend, divisor = inner.args
+            if isinstance(divisor, int) and divisor > 0:
+                # (x // c) // b == x // (c * b)
+                b = divisor * b
+                remainder = dividend  # type: ignore[assignment]
         low = self.low(remainder)
         high = self.high(remainder)
         atom = self._atom(

@@ -26,39 +26,39 @@ class Result:
 
     pool: Pool
     folded: int = 0
-    """Number of nodes that were removed because their results are constant."""
+    """The number of removed nodes whose results are constant, and of replaced ``If`` nodes."""
     folds: list[Decision] = field(default_factory=list)
     """The decisions to fold nodes, recorded with ``explain``."""
     kept_nodes: dict[ir.Node, Decision] = field(default_factory=dict)
-    """Nodes with constant inputs that the last constant propagation kept."""
+    """The nodes with constant inputs that the last constant propagation kept."""
     rounded: dict[str, str] = field(default_factory=dict)
-    """Values that could not be computed in wide precision, with the reasons."""
+    """The names of values that could not be computed in wide precision, with the reasons."""
     declined: bool = False
-    """Whether nodes were kept only because of the bytes of their results."""
+    """Whether the last constant propagation kept nodes only because of the bytes of results."""
     nodes_before: dict[str, int] = field(default_factory=dict)
-    """Number of nodes of the original model, by op."""
+    """The number of nodes of the original model, by op."""
     removed_metadata_bytes: int = 0
-    """Bytes of the removed debugging metadata of exporters."""
+    """The bytes of the removed debugging metadata of exporters."""
     rewrites: Counter[str] = field(default_factory=Counter)
-    """Number of rewrites by each rule."""
+    """The number of rewrites, by rule."""
     places: dict[str, list[str]] = field(default_factory=dict)
-    """The values of the original model that each rule rewrote."""
+    """The names of the values of the original model that rules rewrote, by rule."""
     inexact: Counter[str] = field(default_factory=Counter)
-    """Number of rewrites by each rule that may change bits."""
+    """The number of rewrites that may change bits, by rule."""
     withheld: Counter[str] = field(default_factory=Counter)
-    """Number of further rewrites by each rule at level 2."""
+    """The number of further rewrites that level 2 would apply, by rule."""
     warnings: list[str] = field(default_factory=list)
     assumptions: tuple[str, ...] = ()
-    """Assumptions about the model's inputs."""
+    """The assumptions about the model and its inputs on which rewrites of shapes rely."""
     plan: SavePlan | None = None
-    """The layout of the file, if it was computed to count the bytes."""
+    """The layout of the file; None if the bytes of the file were not counted."""
 
     def kept(self) -> list[Decision]:
-        """Return the decisions about kept nodes that no later pass has removed."""
+        """Return the decisions about those kept nodes that later passes did not remove."""
         return [d for node, d in self.kept_nodes.items() if node.graph is not None]
 
     def add_rewrites(self, report: RewriteReport) -> None:
-        """Add the counts and warnings of an application of the rules."""
+        """Add the counts, the rewritten values and the warnings of an application of the rules."""
         self.rewrites += report.counts
         for rule, places in report.places.items():
             self.places.setdefault(rule, []).extend(places)
@@ -75,14 +75,15 @@ class Observer(Protocol):
     """An observer of the passes of a run."""
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Record the model after a pass. Facts that the passes share are up to date."""
+        """Observe the model after a pass. Facts that the passes share are up to date."""
 
 
 class RunContext:
     """The state that the passes of one run share. A pass that runs alone creates its own context.
 
-    The arguments are those of `run_passes`. An observer that is a `Watch` also observes the pool.
-    ``process`` owns the processes that evaluate constants.
+    ``functions`` are the functions of the model. ``process`` owns the processes that evaluate
+    constants. All other arguments are those of `run_passes`. The first observer that is a `Watch`
+    also observes the pool.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class RunContext:
     ) -> None:
         self.options = options
         self.remaining_growth = options.growth_of(bytes_before)
-        """Bytes by which the model may still grow."""
+        """The number of bytes by which the model may still grow."""
         self.observers = observers
         watch = next((each for each in observers if isinstance(each, Watch)), None)
         self.pool = Pool(
@@ -106,7 +107,7 @@ class RunContext:
         )
         self.result = Result(self.pool)
         self.uncomputable: dict[ir.Node, str] = {}
-        """Nodes whose evaluation failed, with the reasons."""
+        """The nodes whose evaluation failed, with the reasons."""
         exact = options.level < 2
         wide = options.precision == "wide"
         self.evaluator = Evaluator(
@@ -118,7 +119,7 @@ class RunContext:
             process=process,
             libraries=[os.path.abspath(path) for path in options.custom_ops],
         )
-        """Evaluates constants. The results are buffers of the pool."""
+        """The evaluator of constants. The results are buffers of the pool."""
         self.result.rounded = self.evaluator.rounded
 
     def passed(self, name: str, model: ir.Model) -> None:

@@ -41,7 +41,7 @@ class Folding:
 class ConstantPropagation(ir.passes.InPlacePass):
     """Fold every node whose inputs are constant, within the limit of growth.
 
-    Only results that other nodes or outputs of the model read are stored. Where possible, the
+    Only results that remaining nodes read or that are outputs are stored. Where possible, the
     elements of stored results are views, or are computed tile by tile when the model is saved.
 
     A node is kept if

@@ -33,7 +33,7 @@ _DEBUGGING_KEYS = frozenset(
     }
 )
 # Any tool may write this key. PyTorch's exporter and onnxscript repeat the names and classes of
-# modules in it. It is removed only beside a key that identifies one of these tools.
+# modules in its entry. The entry is removed only if a key of one of these two tools is present.
 _NAMESPACE = "namespace"
 _NAME_SCOPES = frozenset({"pkg.torch.onnx.name_scopes", "pkg.onnxscript.name_scopes"})
 
@@ -41,8 +41,8 @@ _NAME_SCOPES = frozenset({"pkg.torch.onnx.name_scopes", "pkg.onnxscript.name_sco
 class RemoveDebuggingMetadata(ir.passes.InPlacePass):
     """Remove stack traces, FX nodes, class names and signatures that exporters record.
 
-    Metadata of the model and of its inputs and outputs, names of modules, and entries of other
-    tools are not removed.
+    Names of modules and entries of other tools are not removed. Metadata of the model itself, of
+    its inputs and of its outputs is not removed either.
     """
 
     def __init__(self, run: RunContext | None = None) -> None:
@@ -60,7 +60,7 @@ def remove_debugging_metadata(model: ir.Model) -> int:
     """Remove the metadata that exporters write for debugging.
 
     Returns:
-        The bytes that the removed entries take in a file.
+        The number of bytes that the removed entries take in a file.
     """
     interface = {*model.graph.inputs, *model.graph.outputs}
     removed = 0
@@ -81,7 +81,7 @@ def remove_debugging_metadata(model: ir.Model) -> int:
 
 
 def _remove(entries: MutableMapping[str, str]) -> int:
-    """Remove the entries for debugging, and return their bytes in a file."""
+    """Remove the entries for debugging, and return the bytes that they take in a file."""
     keys = _DEBUGGING_KEYS.intersection(entries)
     if _NAMESPACE in entries and not _NAME_SCOPES.isdisjoint(entries):
         keys |= {_NAMESPACE}
@@ -92,7 +92,7 @@ def _remove(entries: MutableMapping[str, str]) -> int:
 
 
 def _bytes_in_file(key: str, text: str) -> int:
-    """Return the bytes of a metadata entry, with the tag and the length before it."""
+    """Return the bytes of a metadata entry in a file, with the entry's tag and length."""
     owner = onnx.GraphProto()
     owner.metadata_props.add(key=key, value=text)
     return int(owner.ByteSize())

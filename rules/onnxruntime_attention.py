@@ -219,7 +219,7 @@ def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     in_order = op.Transpose(by_repeat, perm=(0, 2, 3, 1, 4))
     return before >> op.Reshape(in_order, constant((0, 0, heads * size))), where(
         k.rank == 4,
-        # the Expand repeats each head consecutively: [batch, groups, repeats, length, size]
+        # the Expand of [batch, groups, 1, length, size] repeats each head consecutively
         key.shape == (*k.shape[:2], 1, *k.shape[2:]),
         value.shape == (*v.shape[:2], 1, *v.shape[2:]),
         values.shape == (*v.shape[:2], repeats, *v.shape[2:]),

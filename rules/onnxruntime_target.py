@@ -1,12 +1,13 @@
-"""Fuse ops into those of onnxruntime's own domain (target "onnxruntime").
+"""Fuse ops into ops of onnxruntime's own domain (target "onnxruntime").
 
 The rules are for float32 only, for which the CPU provider has all kernels. The fused ops round
 differently, so all rules are for level 2.
 
-A rule exists for a fused op if its kernel is faster than the ops that onnxruntime runs without the
-rule, measured alone with version 1.31. There is no rule for BiasGelu: onnxruntime fuses it itself
-where the bias cannot be part of a Gemm, and a bias in a Gemm costs nothing. There is none for
-SkipSimplifiedLayerNormalization: it takes twice as long as onnxruntime's fusion of the single ops.
+A rule exists for a fused op if the kernel of this op is faster than the ops that onnxruntime runs
+without the rule. Each fused op was measured alone with version 1.31. There is no rule for BiasGelu:
+onnxruntime creates a BiasGelu itself where the bias cannot be part of a Gemm, and a bias in a Gemm
+costs nothing. There is no rule for SkipSimplifiedLayerNormalization: this op takes twice as long as
+onnxruntime's fusion of the single ops.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def quick_gelu(x, k: Constant):
 
 @fusion(opset=17, seen_in="pmsh-ocr/decoder_loop")
 def sum_before_layer_normalization(x, y):
-    """x + y == Sum(x, y) before a LayerNormalization. onnxruntime would fuse an Add into
-    SkipLayerNormalization, which takes 4 to 8 times as long.
+    """x + y == Sum(x, y) before a LayerNormalization or SimplifiedLayerNormalization. onnxruntime
+    would fuse an Add into SkipLayerNormalization, which takes 4 to 8 times as long.
     """
     return op.Add(x, y) >> op.Sum(x, y), where(
         x.dtype == FLOAT,
@@ -128,7 +129,9 @@ def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, index
 
 @fusion(seen_in="torch/projection")
 def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
-    """(x @ y + z) * c == FusedMatMul(x, y, alpha=c) + z * c, if z is smaller than the product."""
+    """(x @ y + z) * c == FusedMatMul(x, y, alpha=c) + z * c for one number c, if z is smaller than
+    the result.
+    """
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
     after = op.Add(ms.FusedMatMul(x, y, **_DEFAULTS | {"alpha": c.number}), op.Mul(z, c))
@@ -140,7 +143,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 def conv_activation(x, w, low, high, bias: Values, e: Attribute, activation, opset):
-    """f(Conv(x, w)) == FusedConv(x, w, activation=f), f: Relu, Sigmoid, Tanh, LeakyRelu or Clip."""
+    """f(Conv(x, w)) == FusedConv(x, w, activation=f) for Relu, Sigmoid, Tanh, LeakyRelu or Clip."""
     names = ("dilations", "group", "kernel_shape", "pads", "strides")
     settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}
     convolution = op.Conv(x, w, *bias, **settings)

@@ -20,24 +20,32 @@ from onnxfold.ops import definition_of
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
 
-# Number of elements of a large tensor in the key by which candidates are found.
+# Number of elements of a large tensor that are compared before all elements are compared.
 _SAMPLES = 4
-# Maximum bytes of a buffer whose content is cached. The cache keeps the buffer in memory.
+# Maximum bytes of a tensor in the pool whose content is cached. The cache keeps the tensor in
+# memory.
 _MAX_CACHED_BYTES = 1024
 # Bytes compared in one step, after which mapped pages are released.
 _COMPARED_BYTES = 1 << 20
 _Seen = dict[Hashable, ir.Node]
-"""Nodes by op and inputs. If these are equal for several nodes, the key is the full content."""
+"""The visited nodes. The key of the first node with an op and inputs is the op and the inputs.
+
+The keys of all other nodes with this op and these inputs are those of `content_of_node`."""
 
 
 class CommonSubexpressions(ir.passes.InPlacePass):
-    """Merge nodes with the same op, inputs, attributes and outputs.
+    """Merge nodes with the same op, inputs, attributes and omitted outputs.
 
     A node of a subgraph may be replaced by an earlier one of an outer graph. Nodes are not merged
-    if their results may differ (random ops, ops that ONNX does not define, functions with such
-    ops), if they have subgraphs, or if their attributes differ in one bit. If both nodes produce
-    graph outputs, both are kept, because the outputs keep their names. Other nodes then read the
-    first.
+
+    - if their results may differ: random ops, ops that ONNX does not define, and functions with
+      such ops,
+    - if they have subgraphs or large tensors as attributes,
+    - if their attributes differ in one bit, or
+    - if the option ``keep`` matches the later node.
+
+    The later node is kept if it produces a graph output whose name the earlier result cannot get,
+    for example because it is also a graph output. Other nodes then read the earlier result.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -65,8 +73,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)
                 continue
-            # A node without inputs is a constant. Searching outer graphs for it costs more than it
-            # saves.
+            # A node without inputs is usually a constant. A search in outer graphs takes more time
+            # than it saves.
             searched_levels = (own,) if outer and not node.inputs else levels
             equivalent = _find_equivalent(node, searched_levels)
             if equivalent is None or any(map(self._keeps, node.outputs)):
@@ -75,7 +83,11 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 self._merge(node, equivalent)
 
     def _merge(self, node: ir.Node, equivalent: ir.Node) -> None:
-        """Replace a node by an equivalent one. Keep the node if one of its outputs must be kept."""
+        """Replace the results of a node by those of an equivalent node.
+
+        Nothing is replaced if the declared shape of a graph output may be wrong. The node is kept
+        if one of its results must remain a graph output.
+        """
         pairs = list(zip(node.outputs, equivalent.outputs, strict=True))
         outputs = [pair for pair in pairs if any(v.is_graph_output() for v in pair)]
         if not all(self._facts.types.may_replace(*pair) for pair in outputs):
@@ -98,7 +110,11 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
 
 def _find_equivalent(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
-    """Return an earlier node that computes the same values. Otherwise record the node."""
+    """Return an earlier node that computes the same values.
+
+    If there is no such node, the node is recorded in the first of ``levels``, and the result is
+    None. A node without a key (`content_of_node`) may not be recorded.
+    """
     # attributes are compared only for the few nodes with the same op and inputs
     partial_key = (node.op_type, *_operands(node))
     key = None
@@ -129,8 +145,10 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     an equal one of its graph or of an outer graph. Equal initializers of two branches move to the
     innermost graph that contains both. Large tensors are compared only if dtype, shape and a few
     sampled elements are equal, so a tensor without such a candidate is not read completely.
-    Initializers that are graph inputs can be overridden and are not merged. Those that are graph
-    outputs do not move to another graph. In a run, each tensor is read once.
+
+    Initializers that are graph inputs can be overridden and are not merged. Vectors that
+    onnxruntime overwrites are not merged either. Initializers that are graph outputs do not move to
+    another graph. The passes of a run read each small tensor only once.
     """
 
     def __init__(self, *, run: RunContext | None = None) -> None:
@@ -140,7 +158,8 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        if self._run is None:  # the cache would keep tensors of another model in memory
+        # without a run, the cache would keep tensors of an earlier model in memory
+        if self._run is None:
             self._contents.clear()
             self._seen.clear()
         facts = facts_of(model)
@@ -179,9 +198,9 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=removed > 0)
 
     def _merge(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
-        """Merge initializers of the same key. Return the number of those that were removed.
+        """Merge initializers with the same key, and return the number of removed initializers.
 
-        Small tensors of the same key have equal contents. Large ones are compared.
+        If ``content`` is not None, all tensors have equal contents. Otherwise, they are compared.
         """
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
@@ -213,7 +232,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
 
 
 def _sample(tensor: ir.TensorProtocol) -> Hashable:
-    """Return the bytes of a few evenly spaced elements."""
+    """Return the bytes of a few evenly spaced elements of a tensor."""
     array = np.asarray(tensor.numpy())
     indices = [k * (array.size - 1) // (_SAMPLES - 1) for k in range(_SAMPLES)]
     sample = array.flat[indices].tobytes()
@@ -222,7 +241,10 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
 
 
 def _release(tensor: ir.TensorProtocol) -> None:
-    """Release the mapped pages of a tensor after reading it. Some systems map 2 MiB at once."""
+    """Release the mapped pages of a large tensor after a part of it was read.
+
+    Some systems map 2 MiB at once, even if only a small part is read.
+    """
     if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_BYTES:
         return
     if is_a(tensor, BufferTensor):
@@ -258,7 +280,7 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
 
 
 def _is_overwritten(value: ir.Value) -> bool:
-    """Return whether onnxruntime writes the result of a consumer into the memory of a value."""
+    """Return whether onnxruntime writes a result of a consumer into the memory of a value."""
     for use in uses(value):
         definition = definition_of(use.node)
         if use.idx in definition.overwritten and definition.overwrites(use.node):

@@ -1,8 +1,8 @@
 """Combine runtime constants with each other and with weights: merge adapters into weights.
 
 ``x @ w + s * (x @ a @ b) == x @ (w + s * (a @ b))``: if a and b are the same over many runs, the
-sum is computed once. `onnxfold split` uses this set, and keeps a rewrite only if it shortens runs
-by more than it prolongs them. Sums of floats are rounded differently, so the rules are for level 2.
+sum is computed once. `onnxfold split` uses this set, and applies a merge only if the estimated cost
+of each run decreases. Sums of floats are rounded differently, so the rules are for level 2.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
 def sum_of_products(x, a, w, bias, *conv_bias):
-    """(x @ w + bias) + x @ a == x @ (w + a) + bias, also without a bias, and for Conv."""
+    """(x @ w + bias) + x @ a == x @ (w + a) + bias, also without the bias, and for Conv."""
     multiply = op.any_of("MatMul", "Conv")
     product = multiply(x, a)
     product_of_w = multiply(x, w, *conv_bias)
@@ -110,14 +110,14 @@ def flat_gemm_and_product(x, a, w, shape, result_shape, *bias):
         a.same_shape(w),
         product.is_single_use,
         gemm.is_single_use,
-        # the Gemm has all axes except the last joined
+        # for the Gemm, the Reshapes join all axes except the last
         reshaped.shape[:-1] == x.shape[:-1],
     )
 
 
 @rule(inexact=rounds, seen_in="torch/lora_conv")
 def conv_of_conv(x, a, b):
-    """Conv(Conv(x, a), b) == Conv(x, b @ a) for a 1x1 convolution b, also for rank-0 adapters."""
+    """Conv(Conv(x, a), b) == Conv(x, b @ a) for a 1x1 convolution b, also if a has no channels."""
     conv = op("Conv")
     product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)

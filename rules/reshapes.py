@@ -1,4 +1,4 @@
-"""Merge consecutive changes of shape: Reshape, Squeeze, Unsqueeze, Flatten."""
+"""Merge Reshape, Squeeze, Unsqueeze and Flatten with each other and with adjacent ops."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MAX_RANK = 64
 
 @computed
 def axes_of_both(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the axes that two Unsqueezes add.
+    """Return the axes that two consecutive Unsqueezes add.
 
-    An axis of the first one is an index into the axes that the second one does not add.
+    An axis of the first Unsqueeze is an index into the axes that the second one does not add.
     """
     axes_of_first_result = np.delete(range(_MAX_RANK), second)
     return sorted((*second, *axes_of_first_result[[*first]].tolist()))
@@ -36,9 +36,10 @@ def unsqueeze_of_unsqueeze(x, ys: Values, zs: Values):
 
 @computed
 def shape_of_original(sizes: Sequence[int], x: Matched, inner: Matched) -> tuple[int, ...] | None:
-    """Return the sizes for a Reshape of x, from those for a Reshape of ``inner``.
+    """Return the sizes for a Reshape of ``x``, from the sizes for a Reshape of ``inner``.
 
-    A size of 0 copies the size of the same axis. None if x has another size there.
+    A size of 0 copies the size of the same axis. It is replaced by the number if ``inner`` has a
+    known size there. Otherwise, the result is None unless ``x`` and ``inner`` have the same size.
     """
     sizes_for_x = tuple(size or inner.extent(axis) or 0 for axis, size in enumerate(sizes))
     copied = [axis for axis, size in enumerate(sizes_for_x) if size == 0]
@@ -55,7 +56,9 @@ def reshape_of_reshaped(x, c: Constant, *ys):
 
 @rule(opset=5, benefit=-1, seen_in="pmsh-ocr/decoder_loop")
 def changes_of_shape(x, ys: Values, zs: Values):
-    """f(g(x)) == Reshape(x, c) for two changes of shape, if a constant c can express the shape."""
+    """f(g(x)) == Reshape(x, c) for two changes of shape f and g, if a constant c can express the
+    shape of the result.
+    """
     first = op.any_of(*CHANGES_OF_SHAPE)
     second = op.any_of(*CHANGES_OF_SHAPE)
     inner = first(x, *ys)
@@ -93,13 +96,13 @@ def product_of_heads(x, y, x_sizes, y_sizes, bias, result_sizes, multiply, targe
     split = op("Reshape")
     after = any_of(op.Add(multiply(x, y), split(bias, result_sizes)), multiply(x, y))
     return split(any_of(biased, product), result_sizes) >> after, where(
-        # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
+        # the operands [batch, heads, rows, columns] are read as [batch * heads, rows, columns]
         x.rank == 4,
         y.rank == 4,
         x.shape[:2] == y.shape[:2],
         left.shape[1:] == x.shape[2:],
         right.shape[1:] == y.shape[2:],
-        # the result is their product with separate batch and heads
+        # the result is the product of the operands with separate axes for batch and heads
         result.shape[:-1] == x.shape[:3],
         product.is_single_use,
         *(product.attribute(name, 0) == 0 for name in batch_attributes),
@@ -129,7 +132,7 @@ def channel_shuffle(x, group_sizes, part_sizes, index: Constant):
 
 @computed
 def is_size(x: Matched) -> bool:
-    """Return whether a number is a size in a shape, so that its quotients do not overflow."""
+    """Return whether a Gather reads a number from a Shape. Quotients of sizes do not overflow."""
     table = x.inputs[0] if x.is_made_by("Gather") else None
     return table is not None and table.is_made_by("Shape")
 

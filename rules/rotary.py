@@ -2,8 +2,10 @@
 
 The halves (x, y) of each head are rotated by angles t that are the same for all heads: (x * cos(t)
 - y * sin(t), y * cos(t) + x * sin(t)). The op reads cosines and sines from tables by position. The
-rules use the tables that the model computes. Exporters compute them for both halves, and the rules
-use one half. The rules are for float32 only, for which the CPU provider has the kernel.
+rules use the cosines and sines that the model computes as tables. Exporters compute them for both
+halves, and the rules use those of one half. In the interleaved layout, adjacent elements are
+rotated instead of halves. The rules are for float32 only, for which the CPU provider has the
+kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from onnxfold.rewrite import *
 def _positions(table: Value, has_batch: bool) -> Any:
     """Return the indices of the rows of the tables, with shape [batch, length].
 
-    If the angles are the same for the batch, return the index of the first row.
+    If all sequences of the batch have the same angles, return only the index of the first row, [0].
     """
     if not has_batch:
         return constant([0])
@@ -31,7 +33,7 @@ def rotary(
     x, angles, half, start, end, cosine_factor, sine_factor, a: Attribute, b: Attribute, has_batch
 ):
     """x * cos(t) + Concat(-upper(x), lower(x)) * sin(t) == RotaryEmbedding(x, cos(t), sin(t)), with
-    angles of the batch or of each sequence.
+    the same angles for the batch, or different angles for each sequence.
     """
     both = op.Concat(angles, angles, axis=a)
     # The cosines and sines are those of both halves, with an axis for the heads. The tables of the
@@ -81,12 +83,14 @@ def rotary_of_rows(x, sizes, *positions_and_tables):
     return before >> after, where(result.shape == (*x.shape[:2], x.sizes_of((2, 3)).product))
 
 
-# Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Exporters
-# compute cosines and sines once for each pair, and repeat them for both elements.
+# As in GPT-J, elements 0 and 1 of a head are rotated by one angle, elements 2 and 3 by the next,
+# and so on. Exporters compute cosines and sines once for each pair, and repeat them for both
+# elements.
 @fusion(each=[(False,), (True,)], opset=11, seen_in="torch/gptj")
 def interleaved_rotary(x, cosines, sines, first, second, axis: Attribute, has_batch):
     """x * cos(t) + r(x) * sin(t) == RotaryEmbedding(x, cos(t), sin(t), interleaved=1), where r
-    turns the pairs (a, b) of x into (-b, a), with angles of the batch or of each sequence.
+    turns the pairs (a, b) of x into (-b, a), with the same angles for the batch, or different
+    angles for each sequence.
     """
     even = op.Slice(x, first, anything, anything, 2)
     odd = op.Slice(x, second, anything, anything, 2)

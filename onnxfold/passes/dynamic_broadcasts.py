@@ -1,9 +1,9 @@
 """Replace values that are constant up to a broadcast by their bases.
 
-Examples are the default mask and the positions of a batch of any size: only their sizes depend on
-the inputs. The pass applies the ops that compute such values to the bases instead. The results are
-constants, which constant propagation folds. An element-wise op then reads the base, which
-broadcasts. Any other op reads one Expand of the base.
+Examples are the default mask and the positions of a batch of any size: only the sizes of these
+values depend on the inputs. The pass applies the ops that compute such values to the bases of the
+operands instead. The results are constants, which constant propagation folds. Element-wise ops
+then read the base, which broadcasts. All other ops read an Expand of the base.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _EXPAND_OPSET = 8
 class DynamicBroadcasts(ir.passes.InPlacePass):
     """Replace values that are constant up to a broadcast by their bases.
 
-    At level 1, only replacements that preserve all bits are applied.
+    A replacement is applied only if it reduces the number of nodes. At level 1, it must also
+    preserve all bits.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -52,14 +53,14 @@ class DynamicBroadcasts(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(edit.changes))
 
     def _is_accepted(self, facts: ModelFacts, node: ir.Node) -> bool:
-        """Return whether the bases of a node's results may be computed instead of the results."""
+        """Return whether the options allow a node to read bases of its operands."""
         if any(map(self._options.keeps, node.outputs)):
             return False
         return self._options.level > 1 or is_exact_on_bases(facts, node)
 
 
 def is_exact_on_bases(facts: ModelFacts, node: ir.Node) -> bool:
-    """Return whether an op computes the same elements from the bases of its operands."""
+    """Return whether a node is proved to compute the same bits from the bases of its operands."""
     value = NodeOfValue(Matched(node.outputs[0], facts))
     try:
         return definition_of(node).is_exact_on_bases(value)
@@ -75,7 +76,7 @@ class _Replacement:
     base_uses: Sequence[Usage]
     """The uses that will read the base."""
     needs_expand: bool
-    """Whether other uses will read an Expand of the base. If False, they keep the value."""
+    """Whether all other uses will read an Expand of the base. If False, they read the old value."""
     sizes: Sequence[Segment] = ()
     """The segments of the shape vector for the Expand. Empty without an Expand."""
     new_nodes: int = 0
@@ -88,7 +89,7 @@ class _Group(NamedTuple):
     nodes: list[ir.Node]
     """The nodes in topological order."""
     replacements: list[_Replacement]
-    """The replacements of their results, in the same order."""
+    """The replacements of the results of these nodes, in the same order."""
 
 
 class _GraphRewrite:
@@ -137,7 +138,10 @@ class _GraphRewrite:
     def _apply_if_shorter(
         self, nodes: Sequence[ir.Node], replacements: Sequence[_Replacement]
     ) -> bool:
-        """Replace results of nodes of a group if this removes more nodes than it adds."""
+        """Replace results of nodes of a group if this removes more nodes than it adds.
+
+        Returns whether the results were replaced.
+        """
         # an earlier replacement may have removed a vector without other users
         required = [v for each in replacements for v in values_of_segments(each.sizes)]
         if any((value.producer() or value).graph is None for value in required):
@@ -148,7 +152,7 @@ class _GraphRewrite:
         return True
 
     def _replacement(self, value: ir.Value, node: ir.Node) -> _Replacement | None:
-        """Return the replacement of a value; None if no use can be replaced."""
+        """Return the replacement of a result of ``node``; None if no use can be replaced."""
         other_uses = [use for use in uses(value) if use.node not in self._analysis.nodes]
         base_uses = [use for use in other_uses if self._may_read_base(use)]
         has_remaining_uses = len(base_uses) < len(other_uses) or value.is_graph_output()
@@ -163,7 +167,10 @@ class _GraphRewrite:
         return _Replacement(value, base_uses, needs_expand, new_nodes=int(needs_expand))
 
     def _find_sizes(self, replacements: Mapping[ir.Value, _Replacement]) -> None:
-        """Find the shortest shape vectors for the values that need an Expand."""
+        """Find the shape vectors with the fewest new nodes for the values that need an Expand.
+
+        If a size of such a value is not available, its `needs_expand` becomes False.
+        """
         self._vectors.enter(self._graph)
         for node in nodes_of(self._graph):
             for value in node.outputs:
@@ -177,12 +184,12 @@ class _GraphRewrite:
         self._vectors.leave()
 
     def _is_expanded_constant(self, node: ir.Node) -> bool:
-        """Return whether a node already expands a constant like an Expand."""
+        """Return whether a node already repeats the elements of a constant, like an Expand."""
         is_source = Trait.REPEATS in definition_of(node).traits
         return is_source and not any(v in self._analysis.broadcasts for v in node.inputs)
 
     def _may_read_base(self, use: Usage) -> bool:
-        """Return whether a node has the same result if it reads bases."""
+        """Return whether a node has the same result if it reads the bases of its operands."""
         node = use.node
         types = self._facts.types
         if not self._facts.is_op(node, "") or len(node.outputs) > 1:
@@ -198,9 +205,9 @@ class _GraphRewrite:
         return _always_broadcast_to(shapes, result) and self._accepts(self._facts, node)
 
     def _sizes(self, value: ir.Value, node: ir.Node) -> list[Segment]:
-        """Return the segments of the shortest vector for an Expand.
+        """Return the segments of the vector for an Expand that takes the fewest new nodes.
 
-        The result is empty if a size is unknown.
+        The result is empty if a size is not available.
         """
         shape = self._analysis.broadcasts[value].shape
         base = self._analysis.base_shape(value)
@@ -289,7 +296,7 @@ class _GraphRewrite:
         return expanded
 
     def _insert_bases(self, values: Iterable[ir.Value]) -> None:
-        """Insert nodes that compute the bases of values and of the operands of these nodes."""
+        """Insert nodes that compute the bases of values, and the bases that these nodes read."""
         required = {value.producer() for value in values}
         missing = []
         for node in reversed(self._analysis.nodes):
@@ -344,7 +351,7 @@ class _GraphRewrite:
         return operands
 
     def _expanded_base(self, value: ir.Value, axes: Axes, node: ir.Node) -> ir.Value:
-        """Return the base of a value, expanded to the full size on some axes."""
+        """Return the base of a value, expanded to the value's size on some axes."""
         base = self._bases.get(value, value)
         if not axes:
             return base

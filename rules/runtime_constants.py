@@ -117,7 +117,7 @@ def flat_gemm_and_product(x, a, w, shape, result_shape, *bias):
 
 @rule(inexact=rounds, seen_in="torch/lora_conv")
 def conv_of_conv(x, a, b):
-    """Conv(Conv(x, a), b) == Conv(x, b @ a) for a 1x1 convolution b, also if a has no channels."""
+    """Conv(Conv(x, a), b) == Conv(x, b @ a) for a 1x1 convolution b, also for rank-0 adapters."""
     conv = op("Conv")
     product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)

@@ -1,4 +1,4 @@
-"""The order of the passes at each level, and running them within the limit of growth."""
+"""The order of the passes at each level, and runs of the passes within the limit of growth."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from onnxfold.support.errors import UsageError, option, suggestion
 
 logger = logging.getLogger("onnxfold")
 
-# Rules create constants and constants make rules applicable. Two to five rounds are usually enough.
+# Maximum number of rounds: rules create constants, and constants make rules applicable. Two to five
+# rounds are usually enough.
 _MAX_ROUNDS = 6
 # The first IR version in which initializers need not be inputs.
 _SEPARATE_INITIALIZERS = 4
@@ -47,23 +48,24 @@ def run_bounded(
     bytes_before: int,
     **arguments: Any,
 ) -> tuple[ir.Model, Result]:
-    """Run the passes on a model, at a lower level if it grows by more than the options allow.
+    """Run the passes on a model, at a lower level if the model would grow too much.
 
     Constant propagation limits the bytes that it adds. Rules can add some dozens of bytes for each
-    removed node, which matters only for a small model if the options allow no growth.
+    removed node. This matters only for a small model if the options allow no growth. The level is
+    not lowered if the options select passes, or request results that may grow without a limit.
 
     Args:
         model: The model.
-        open_again: Returns the original model, before another level is tried.
+        open_again: A function that opens the original model again, before another level is tried.
         options: The options of the run.
-        bytes_before: Bytes of the model before the run.
+        bytes_before: The bytes of the model before the run.
         arguments: Other arguments of `run_passes`.
 
     Returns:
-        The optimized model, which is another object if it was opened again, and the result of the
-        run.
+        The optimized model and the result of the run. The optimized model is another object than
+        ``model`` if it was opened again.
     """
-    time = time_for(bytes_before)  # one limit for all levels together
+    time = time_for(bytes_before)  # all levels share this limit
     allowed = bytes_before + options.growth_of(bytes_before)
     may_grow = [options.fold_all, options.fold, options.value_info]
     if options.max_growth is None:
@@ -73,7 +75,7 @@ def run_bounded(
     for attempt in (options, *lower, replace(options, passes=())):
         if attempt is not options:
             model = open_again()
-            # writing the model without changes may already take more bytes
+            # even the unchanged model may take more bytes when it is written again
             allowed = max(allowed, storage.planned(model).size)
         result = run_passes(model, attempt, bytes_before=bytes_before, time=time, **arguments)
         if any(may_grow) or options.passes is not None:
@@ -109,14 +111,21 @@ def run_passes(
     Args:
         model: The model, in topological order (`put_in_order`).
         options: The options of the run.
-        scratch_folder: The folder for buffers above the memory limit.
-        bytes_before: Bytes of the model before the run, or 0 if unknown.
-        time: The limit for evaluating constants. By default it depends on the size of the model.
-        count_withheld: Also count the rewrites that level 2 would add to level 1, for a report.
+        scratch_folder: The folder for buffers above the memory limit; None for the system's
+            temporary folder.
+        bytes_before: The bytes of the model before the run, or 0 if unknown.
+        time: The limit of the CPU time for evaluating constants. By default, the limit depends on
+            the size of the model.
+        count_withheld: Whether to count the rewrites that level 2 would add to level 1, for a
+            report.
         observers: Observers of the passes.
 
     Returns:
         The result of the run.
+
+    Raises:
+        UsageError: An option names a pass, rule, input or dimension that does not exist, or fixes a
+            size that does not fit the model.
     """
     options.load_ops()
     run = RunContext(
@@ -131,7 +140,7 @@ def run_passes(
         model.ir_version = _SEPARATE_INITIALIZERS
         # older models need not import an opset
         model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
-    make_node_names_unique(model)  # editing keeps them unique
+    make_node_names_unique(model)  # the functions that edit the model keep the names unique
     is_lifted = storage.LIFTED_KEY in model.meta
     run.result.nodes_before = nodes_before(model)
     run.result.warnings += options.warnings_for(model) + _unknown_ops(
@@ -141,7 +150,7 @@ def run_passes(
         if not options.keep_metadata:
             create("debugging-metadata", options, run=run)(model)
             run.passed("debugging-metadata", model)
-            # removed metadata does not increase the bytes that constants may take
+            # the bytes of removed metadata must not be used for constants
             bytes_before = max(0, bytes_before - run.result.removed_metadata_bytes)
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
@@ -155,7 +164,7 @@ def run_passes(
 
 
 def separate_initializers(model: ir.Model) -> bool:
-    """Remove initializers from the inputs of a model of an IR version that requires them there.
+    """Remove initializers from the inputs of a model whose IR version requires them as inputs.
 
     Returns:
         Whether the model has such an IR version.
@@ -169,13 +178,13 @@ def separate_initializers(model: ir.Model) -> bool:
 def first_folding(
     model: ir.Model, options: Options, *, bytes_before: int
 ) -> tuple[Folding, RunContext]:
-    """Return the decisions of the first constant propagation, without computing large values.
+    """Return the decisions of the first constant propagation, and the run, for a plan.
 
-    The passes that come before constant propagation change the model.
+    Large values are not computed. The passes before constant propagation change the model.
 
     Raises:
-        UsageError: The options select passes without constant propagation, or name a rule that does
-            not exist.
+        UsageError: The options select passes without constant propagation, or have an error as in
+            `run_passes`.
     """
     preceding = ("lift-constants", "deduplicate")
     passes = (*preceding, "constant-propagation") if options.passes is None else options.passes
@@ -200,16 +209,19 @@ def first_folding(
 
 
 def nodes_before(model: ir.Model) -> dict[str, int]:
-    """Return the number of nodes by op, including Constant nodes lifted while opening the model."""
+    """Return the number of nodes by op, including Constant nodes that were lifted at opening.
+
+    The record of the lifted nodes is removed from the model.
+    """
     counts = Counter(count_nodes(model))
     counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
     return dict(sorted((+counts).items()))
 
 
 def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
-    """Return a warning for each op that is not in the imported opsets of ONNX.
+    """Return a warning for each op of ONNX's domains that is not in the imported opsets.
 
-    These are not errors, because a runtime may define the op.
+    Such an op is not an error, because a runtime may define the op.
     """
     opsets = dict(model.opset_imports)
     for function in model.functions.values():
@@ -244,12 +256,15 @@ class _Level:
         self._options = replace(run.options, dims={}, input_shapes={}, keep_dims=())
         self._passes: dict[str, ir.passes.PassBase] = {}
         self._changes = 0
-        """Number of steps that changed the model."""
+        """The number of steps that changed the model."""
         self._changes_without_effect: dict[str, int] = {}
         """The value of ``_changes`` when a pass last had no effect, by pass."""
 
     def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
-        """Run the passes, see `run_passes`. A lifted model has no Constant nodes."""
+        """Run the passes; see `run_passes`.
+
+        If ``is_lifted``, Constant nodes became initializers when the model was opened.
+        """
         model = self._model
         options = self._options
         run = self._run
@@ -315,7 +330,10 @@ class _Level:
         self._run_pass("deduplicate")
 
     def _run_pass(self, name: str) -> bool:
-        """Run a pass, unless it had no effect and the model has not changed since."""
+        """Run a pass, unless it had no effect and the model has not changed since then.
+
+        Returns whether the pass changed the model.
+        """
         if self._changes_without_effect.get(name) == self._changes:
             return False
         if name not in self._passes:

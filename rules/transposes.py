@@ -1,4 +1,7 @@
-"""Merge Transposes with each other and with Reshapes, and remove Transposes without effect."""
+"""Merge Transposes with each other and with Reshapes, and move Transposes past other ops.
+
+Transposes that move only axes of size 1 become Reshapes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def transpose_of_transpose(x, p: Attribute, q: Attribute):
 
 @computed
 def order_without(q: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return a permutation without some of its axes, with the other axes renumbered."""
+    """Return a permutation without some axes, with the remaining axes renumbered."""
     kept = [axis for axis in q if axis not in axes]
     return tuple(sorted(kept).index(axis) for axis in kept)
 
@@ -32,7 +35,9 @@ def indices_after(axes: Sequence[int], q: Sequence[int]) -> tuple[int, ...]:
 
 @rule(seen_in="torch/transposed_rows")
 def transposes_around_unsqueeze(x, p: Attribute, q: Attribute, ys: Values):
-    """Transpose(Unsqueeze(Transpose(x, p), a), q) == Unsqueeze(Transpose(x, r), b)."""
+    """Transpose(Unsqueeze(Transpose(x, p), a), q) == Unsqueeze(Transpose(x, r), b), where r and b
+    follow from p, q and a.
+    """
     transposed = op.Transpose(x, perm=p)
     inserted = op("Unsqueeze")(transposed, *ys)
     merged = op.Transpose(x, perm=p.permuted_by(order_without(q, inserted.axes)))
@@ -72,10 +77,10 @@ def axes_return_to_order(x: Matched, p: Sequence[int], between: Matched, q: Sequ
     """Return whether the axes of x return to their order after a Transpose, Reshape and Transpose.
 
     The Reshape may split an axis into factors, or join several axes. The axes are in order if all
-    factors are.
+    factors of axes are in order.
 
     Args:
-        x: The value before.
+        x: The operand of the first Transpose.
         p: The permutation of the first Transpose.
         between: The result of the Reshape.
         q: The permutation of the second Transpose.
@@ -121,20 +126,20 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
 _UNARY = (*ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")
 _TRANSPARENT = (*_UNARY, *_BINARY.op_types, "Pad", "Transpose")
-"""Ops that a Transpose can move past, or merge with.
+"""Ops that a Transpose can move past, or with which it can be merged.
 
-A Transpose moves past an op only if one of these ops reads the result. The Transpose may then be
-merged.
+A Transpose moves past an op only if one of these ops reads the result of that op. The Transpose may
+then be merged with another one.
 """
 _HALF_PRECISION = (FLOAT16, BFLOAT16)
-"""Dtypes for which onnxruntime computes adjacent ops in float32, without rounding between them.
+"""Dtypes for which onnxruntime computes adjacent ops in float32, without rounding between the ops.
 
-A Transpose between two ops causes a rounding.
+A Transpose between two ops causes a rounding, so moving a Transpose may change the last bits.
 """
 
 
 def _moved(c: Constant, p: Attribute) -> Any:
-    """Return the constant whose Transpose by p equals c; c may have fewer axes."""
+    """Return the constant whose Transpose by p equals c. ``c`` may have fewer axes than p."""
     sizes = (1,) * (p.length - c.rank) + c.sizes
     return op.Transpose(op.Reshape(c, constant(sizes)), perm=p.inverse)
 
@@ -178,8 +183,8 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
 
 @rule(seen_in="tf2onnx/keras_mobilenet")
 def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Constant, p: Attribute):
-    """Transpose(x, p) * f(Transpose(x, p)) == Transpose(x * f(x), p) for a sigmoid f, also for
-    clip(x + 3, 0, 6) / 6.
+    """Transpose(x, p) * f(Transpose(x, p)) == Transpose(x * f(x), p) if f is Sigmoid, HardSigmoid
+    or Clip(x + a, low, high) * b.
     """
     transposed = op.Transpose(x, perm=p)
     sigmoid = op.any_of("Sigmoid", "HardSigmoid")
@@ -227,8 +232,8 @@ def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
 
 @rule(opset=10, seen_in="onnxruntime/transposes_around_quantization")
 def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Values, zs: Values):
-    """Transpose(f(Transpose(x, p)), q) == Transpose(f(x), p[q]) for a quantization and its inverse
-    f, with one scale.
+    """Transpose(f(Transpose(x, p)), q) == Transpose(f(x), p[q]), where f is a QuantizeLinear and a
+    DequantizeLinear with one scale.
     """
     quantize = op("QuantizeLinear")
     dequantize = op("DequantizeLinear")
@@ -241,7 +246,10 @@ def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Val
 
 @computed
 def is_always_transposed(c: Matched) -> bool:
-    """Return whether only Transposes read the dequantized weight, so that it is stored once."""
+    """Return whether only Transposes read the dequantized weight ``c``.
+
+    The model then stores only the transposed weight.
+    """
     return all(user.is_only_read_by("Transpose") for user in c.users)
 
 
@@ -255,13 +263,13 @@ def transpose_of_dequantized(c: Constant, a: Attribute, ys: Values):
 
 @computed
 def axes_before(p: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int, ...] | None:
-    """Return the indices of axes before a permutation.
+    """Return the indices that axes have before a permutation, in ascending order.
 
     Args:
         p: The permutation.
-        axes: The axes after the permutation.
-        keepdims: Whether a reduction keeps the axes. Otherwise, the permutation must keep the order
-            of the remaining axes, or the result is None.
+        axes: The indices of the axes after the permutation.
+        keepdims: Whether a reduction keeps the axes. If it removes the axes, and the permutation
+            changes the order of the remaining axes, the result is None.
     """
     remaining = [axis for index, axis in enumerate(p) if index not in axes]
     if not keepdims and remaining != sorted(remaining):

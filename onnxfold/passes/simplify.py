@@ -1,4 +1,4 @@
-"""Simplification by rewrite rules, and predictions of their effect at other levels."""
+"""Simplification by rewrite rules, and predictions of the effect of other options."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from onnxfold.support.errors import UsageError, suggestion
 class Simplify(ir.passes.InPlacePass):
     """Rewrite the model by rules until no rule matches.
 
-    Rules can create nodes with constant inputs, which constant propagation folds. ``report`` has
-    the counts of the last run.
+    Rules can create nodes with constant inputs. Constant propagation folds these nodes. ``report``
+    has the counts of the last call.
 
     Args:
-        sets: The rule sets, by default those of the options.
-        options: The options of the run.
-        run: The run to which the pass belongs.
+        sets: The rule sets; None for those of the options.
+        options: The options of the run; None for the defaults.
+        run: The run to which the pass belongs; None for a pass that is used alone.
 
     Raises:
         UsageError: The options contain a name that is neither a rule nor a rule set.
@@ -70,7 +70,13 @@ class Simplify(ir.passes.InPlacePass):
 def select_rules(
     sets: tuple[RuleSet, ...], enable: tuple[str, ...], disable: tuple[str, ...], target: str | None
 ) -> list[Rule]:
-    """Return the rules of the sets that are on by default or enabled, without the disabled ones."""
+    """Return the rules of the sets that are on by default or enabled, without disabled rules.
+
+    Rules for another target are not included.
+
+    Raises:
+        UsageError: A name in ``enable`` or ``disable`` is neither a rule nor a rule set.
+    """
     enabled = set(enable)
     disabled = set(disable)
     names = {s.name for s in sets} | {r.name for s in sets for r in s}
@@ -89,12 +95,13 @@ def select_rules(
     return list(selected)
 
 
-# Applying rules to a copy takes about as long as the optimization, so larger graphs are skipped.
+# Maximum number of nodes of a model for which `outlook` applies rules to a copy. This takes about as
+# long as the optimization.
 _MAX_NODES_ADVISED = 3_000
 
 
 def withheld(model: ir.Model, options: Options) -> Counter[str]:
-    """Return the number of inexact rewrites at level 2 by rule, counted on a copy."""
+    """Return the number of inexact rewrites at level 2, by rule. They are counted on a copy."""
     step = Simplify(options=replace(options, level=2))
     step(model.clone())
     return step.report.inexact
@@ -103,7 +110,8 @@ def withheld(model: ir.Model, options: Options) -> Counter[str]:
 def outlook(model: ir.Model, options: Options) -> dict[str, int]:
     """Return the number of nodes that other command line options would remove, by option.
 
-    The rules are applied to a copy, which shares all tensors. Constants are not computed.
+    The rules are applied to a copy, which shares all tensors. Constants are not computed. The
+    result is empty at level 0, if the options select passes, and for a large model.
     """
     if options.level == 0 or options.passes is not None:
         return {}
@@ -123,7 +131,7 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
 
 
 def _count_variable_nodes(model: ir.Model) -> int:
-    """Return the number of nodes that are not constant."""
+    """Return the number of nodes whose results are not all compile-time constants."""
     facts = facts_of(model)
     return sum(
         not (is_constant_node(node) or all(facts.constness.is_constant(v) for v in node.outputs))

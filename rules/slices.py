@@ -13,7 +13,7 @@ _MAX_INT64 = 2**63 - 1
 
 
 def _bounds(sliced: Matched) -> dict[int, tuple[int, int, int]]:
-    """Return start, end and step by axis of a Slice with constant bounds."""
+    """Return the start, end and step of each axis that a Slice with constant bounds slices."""
     x, *bounds = sliced.inputs
     bounds += [None] * (4 - len(bounds))
     starts, ends, axes, steps = (None if bound is None else bound.ints for bound in bounds)
@@ -24,9 +24,16 @@ def _bounds(sliced: Matched) -> dict[int, tuple[int, int, int]]:
 
 @computed
 def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...], ...] | None:
-    """Return starts, ends, axes and steps equivalent to two slices; None if they are unknown.
+    """Return the starts, ends, axes and steps of one Slice that is equivalent to two Slices.
 
-    Slices with negative steps are not merged: ONNX and onnxruntime disagree on the end of some.
+    The result is None if no such Slice is known. It is also None if both Slices have an axis in
+    common, and a step of this axis is negative. For some ends of slices with negative steps, ONNX
+    and onnxruntime disagree.
+
+    Args:
+        x: The operand of the first Slice.
+        sliced: The result of the first Slice.
+        outer: The result of the second Slice.
     """
     both = _bounds(sliced)
     for axis, (start2, end2, step2) in _bounds(outer).items():
@@ -59,7 +66,9 @@ def slice_of_slice(x, ys: Values, zs: Values):
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_one_axis(x, c: Constant):
-    """Unsqueeze(Gather(Shape(x), c)) == Shape(x, start=c, end=c + 1), also if c is a vector."""
+    """Unsqueeze(Gather(Shape(x), c)) == Shape(x, start=c, end=c + 1), also without the Unsqueeze if
+    c is a vector.
+    """
     size = op.Gather(op.Shape(x), c)
     part = op.Shape(x, start=c.ints[0], end=c.ints[0] % x.rank + 1)
     return any_of(op.Unsqueeze(size, filled(0)), size) >> part, where(
@@ -84,7 +93,9 @@ def size_of_transposed(x, p: Attribute, a: Attribute, b: Attribute):
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
-    """Shape(Reshape(x), start=a, end=a + 1) == Shape(x, start=a, end=a + 1), if both are equal."""
+    """Shape(Reshape(x), start=a, end=a + 1) == Shape(x, start=a, end=a + 1), if the sizes of axis a
+    are equal.
+    """
     reshaped = op("Reshape")(x, *ys)
     return op.Shape(reshaped, start=a, end=b) >> op.Shape(x, start=a, end=b), where(
         a >= 0, a == b - 1, b <= x.rank, b <= reshaped.rank, x.shape[a] == reshaped.shape[a]
@@ -202,12 +213,17 @@ def split_of_concat(w, x, y, z, sizes, a: Attribute, parts):
 
 
 _MAX_PARTS = 4
-"""Outputs of the largest Split to which the rules `squeeze_of_split` apply, one for each output."""
+"""Maximum number of outputs of a Split to which the rules `squeeze_of_split` apply.
+
+There is one rule for each output."""
 
 
 @computed
 def are_squeezed_elements(split: Matched) -> bool:
-    """Return whether the parts of a Split have size 1, and only Squeezes of its axis read them."""
+    """Return whether all parts of a Split have size 1, and only Squeezes of their axis read them.
+
+    The Split must have at most `_MAX_PARTS` parts. No part may be a graph output.
+    """
     (axis,) = split.axes
     parts = [Matched(value, split.facts) for value in split.node.outputs]
     users = [user for part in parts for user in part.users]
@@ -247,7 +263,13 @@ def scatter_of_all_rows(x, y, c: Constant, ys: Values):
 
 @computed
 def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
-    """Return the sizes of the outputs of SplitToSequence."""
+    """Return the sizes of the parts of a SplitToSequence; () for an invalid size.
+
+    Args:
+        x: The operand.
+        c: A vector with the size of each part, or one number for parts of equal size.
+        a: The axis.
+    """
     if c.rank:
         return c.ints
     (part,) = c.ints

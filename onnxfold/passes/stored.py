@@ -1,4 +1,4 @@
-"""Storing results as tensors of the model, and the bytes of tensors and nodes in a file."""
+"""Storing results as tensors of the model, and estimating their bytes in a file."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ def node_bytes(node: ir.Node) -> int:
 
 
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int:
-    """Estimate the bytes of a node's result when it is stored as a tensor of the model.
+    """Estimate the bytes that a node's result takes in the file if it is stored as a tensor.
+
+    Strings are computed, because their number of bytes is not known before.
 
     Raises:
-        ComputationFailed: The result contains strings, which must be computed, and this failed.
+        ComputationFailed: The strings cannot be computed.
     """
     data = buffer.nbytes
     if buffer.dtype == ir.DataType.STRING:
@@ -57,12 +59,15 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int
 
 
 def stored_bytes(value: ir.Value) -> int:
-    """Return an upper bound, within a few bytes, of the size of a constant in the file."""
+    """Return an upper bound, within a few bytes, of the size of a stored constant in the file."""
     return data_bytes(storage.stored_tensor(value)) + OVERHEAD + len(value.name or "")
 
 
 def data_bytes(tensor: ir.TensorProtocol | None) -> int:
-    """Return an upper bound, within a few bytes, of the size of a tensor's elements in the file."""
+    """Return an upper bound, within a few bytes, of the size of a tensor's elements in the file.
+
+    The result is 0 for None.
+    """
     if tensor is None:
         return 0
     if is_a(tensor, ir.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
@@ -73,18 +78,20 @@ def data_bytes(tensor: ir.TensorProtocol | None) -> int:
 
 
 def view_key(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
-    """Return a key that is equal for views that can be stored as one constant.
+    """Return a key that is equal for values that can be stored as one constant.
 
-    These are views of the same bytes in graphs that have a common outer graph.
+    These are equal views of the same bytes in graphs that have a common outer graph. A graph output
+    has its own key, because it keeps its name.
     """
     path = scopes.path(value.graph)
     return (path[-1], buffer.key()) if path and not value.is_graph_output() else value
 
 
 def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> None:
-    """Store results of nodes that have buffers in the pool. Equal views are stored once.
+    """Store results of nodes as tensors of their buffers. Equal views are stored once.
 
-    The nodes that computed the results have no users afterwards.
+    All values must be bound to buffers of the pool. The nodes that computed the results have no
+    users afterwards.
     """
     groups: dict[Hashable, list[ir.Value]] = {}
     for value in values:
@@ -103,10 +110,11 @@ def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> No
 
 
 def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFacts) -> ir.Value:
-    """Replace results of nodes, or initializers, by a new constant, and return the constant.
+    """Replace results of nodes, or initializers, by a new constant, and return its value.
 
     The constant is an initializer or the result of a Constant node, in the innermost graph that
-    contains all values.
+    contains all values. It has the name of the first value, unless another value of the model has
+    the same name.
     """
     first = values[0]
     node = values[0].producer()

@@ -95,8 +95,8 @@ def select_rules(
     return list(selected)
 
 
-# Maximum number of nodes of a model for which `outlook` applies rules to a copy. This takes about as
-# long as the optimization.
+# Maximum number of nodes of a model for which `outlook` applies rules to a copy. Applying the rules
+# takes about as long as the optimization.
 _MAX_NODES_ADVISED = 3_000
 
 

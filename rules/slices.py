@@ -220,7 +220,7 @@ There is one rule for each output."""
 
 @computed
 def are_squeezed_elements(split: Matched) -> bool:
-    """Return whether all parts of a Split have size 1, and only Squeezes of their axis read them.
+    """Return whether all parts of a Split have size 1, and are read only by Squeezes of its axis.
 
     The Split must have at most `_MAX_PARTS` parts. No part may be a graph output.
     """

@@ -435,7 +435,7 @@ class Comparison(Predicate):
     """An op that orders numbers."""
 
     def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
-        """Return the neighbors of the number with which the operand is compared, if it is small."""
+        """Return the neighbors of the number in the other operand, if it is a small constant."""
         number = _compared_number(node, index)
         return () if number is None else (number + 1, number - 1)
 
@@ -519,7 +519,7 @@ class _Extremum(_OfPairs):
     """The least or the greatest element of any number of operands."""
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
-        """Return whether the elements are integers, and do not depend on the position.
+        """Return whether the elements are integers, and the result does not depend on the position.
 
         For floating-point zeros with different signs, the result of onnxruntime depends on the axes
         along which the operands repeat.
@@ -767,7 +767,7 @@ class Clip(ClipByAttributes):
 _CASTABLE = NUMBERS | {BOOL}
 _ROUNDS_ONCE = cpu_family() is CpuFamily.X86_64
 """Whether onnxruntime rounds once in a cast of 64-bit integers to float32. On arm64, vector code
-converts them through float64. It rounds twice unless the number is exact in float64."""
+converts the integers through float64. This rounds twice unless an integer is exact in float64."""
 _CAST_BY_POSITION = frozenset(
     (ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32)
 )

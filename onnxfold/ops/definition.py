@@ -206,7 +206,10 @@ class Op:
     # Computation
 
     def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        """Return the kind of `compute` for operands of these dtypes. Omitted operands have None."""
+        """Return the kind of `compute` for operands of these dtypes.
+
+        The dtype of an omitted operand is None.
+        """
         return self.kind
 
     @cached_property

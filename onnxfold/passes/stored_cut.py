@@ -21,7 +21,7 @@ from onnxfold.passes.sweep import Sweep, quantized_weight_reason
 from onnxfold.support.errors import option
 
 NEGLIGIBLE_GROWTH = 256
-"""Bytes by which a scalar or a shape vector may be larger than the operands it replaces."""
+"""Bytes by which a result, such as a scalar or a shape vector, may be larger than its operands."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Decision:
     """The decision about one node with constant inputs.
 
     Attributes:
-        value: The name of the node's first result.
+        value: The name of the node's first result with a name.
         node: The name of the node, or "".
-        op_type: The op type, "domain::Op" outside the default domain.
-        graph: The name of the graph or function that contains the node.
+        op_type: The op type, or "domain::Op" outside the ONNX domain.
+        graph: The name of the graph that contains the node, or "".
         folded: Whether the node is removed.
-        bytes_if_folded: Bytes of the node's results in the file if it is folded. 0 if only folded
-            nodes read the results, None if the node cannot be folded.
-        bytes_if_kept: Bytes of constant operands that only this node requires in the file. None if
-            they do not affect the decision.
+        bytes_if_folded: The bytes of the node's results in the file if the node is folded. 0 if
+            only folded nodes read the results. None if the node cannot be folded.
+        bytes_if_kept: The bytes of constant operands that only this node requires in the file. None
+            if these bytes do not affect the decision.
         reason: The reason, in a few words.
     """
 
@@ -58,7 +58,7 @@ class Decision:
 class Cut:
     """The values of a sweep to store and the nodes to remove, selected by bytes.
 
-    ``growth`` has the bytes that may be stored above the minimum. The allowances are spent in
+    ``growth`` has the bytes that may be stored above the minimum. The allowances are spent in this
     order.
     """
 
@@ -77,13 +77,13 @@ class Cut:
             ops, {self._representatives.get(v, v) for v in demanded}, self._cost, growth
         )
         self.spent = choice.spent
-        """Bytes of growth that the selection uses."""
+        """The bytes of the allowed growth that the selection uses."""
         self.stored: dict[ir.Value, None] = {}
-        """Values to store, in topological order."""
+        """The values to store, in topological order."""
         self._kept: dict[ir.Node, None] = {}
         self._select(demanded, choice.stored)
         self.removed = [node for node in sweep.operations if node not in self._kept]
-        """Nodes to remove."""
+        """The nodes to remove."""
         self.declined = any(
             self._cost[v] != FORBIDDEN for node in self._kept for v in self._results(node)
         )
@@ -94,13 +94,13 @@ class Cut:
         return [v for v in (*node.inputs, *captured) if v is not None]
 
     def _results(self, node: ir.Node) -> list[ir.Value]:
-        """Return the used results of a node. Unused results have no buffer."""
+        """Return the results of a node that have a cost and a buffer. Unused results have none."""
         return [v for v in node.outputs if v in self._sweep.cost and self._pool.is_bound(v)]
 
     def _op(self, node: ir.Node) -> RegionOp[ir.Value]:
         """Return a node with its operands and results as an op for the minimum cut.
 
-        One value represents all views of the same bytes.
+        One value represents all equal views of the same bytes.
         """
         operands = self._operands(node)
         results = self._results(node)
@@ -111,7 +111,8 @@ class Cut:
                 if self._cost[value] not in (0, FORBIDDEN):
                     key = view_key(value, self._pool.buffer_of(value), self._sweep.scopes)
                     self._representatives[value] = self._views.setdefault(key, value)
-        # a view of a complete weight is represented by the weight, which is already stored
+        # A weight represents equal views of its bytes. The weight is already stored, so it cannot
+        # be an output of an op.
         outputs = [
             representative
             for v in results
@@ -127,10 +128,10 @@ class Cut:
         return 0 if self._options.folds(value) else cost
 
     def _demanded(self, values: Iterable[ir.Value]) -> list[ir.Value]:
-        """Return the constants that are read outside of operations that could be folded."""
+        """Return the values that are graph outputs, or that nodes read which cannot be folded."""
         operations = self._sweep.operations
         scopes = self._sweep.scopes
-        bodies: set[ir.Graph] = set()  # bodies of operations, whose captures are operands
+        bodies: set[ir.Graph] = set()  # bodies of operations; values that they read are operands
         for graph in scopes.graphs() if scopes.parents else ():
             parent = scopes.of(graph).parent
             if parent is not None and (parent in operations or parent.graph in bodies):
@@ -147,7 +148,10 @@ class Cut:
         return demanded
 
     def _select(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
-        """Traverse producers from demanded values to stored ones, and keep the nodes between."""
+        """Find the values to store and the nodes to keep.
+
+        The traversal goes from demanded values through kept nodes to stored values.
+        """
         pending = list(demanded)
         seen: set[ir.Value] = set(pending)
         stored: list[ir.Value] = []
@@ -166,13 +170,13 @@ class Cut:
                 unseen = dict.fromkeys(v for v in self._operands(node) if v not in seen)
                 seen.update(unseen)
                 pending.extend(unseen)
-        # a node that is kept for another of its results also computes this one
+        # a node that is kept for one of its results also computes the other results
         self.stored = {v: None for v in reversed(stored) if v.producer() not in self._kept}
 
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
-        """Return the decisions about kept nodes with constant inputs.
+        """Return the decisions about kept nodes with constant inputs, with these nodes.
 
-        With ``folded``, decisions about folded nodes are included.
+        If ``folded``, decisions about folded nodes are included.
         """
         operations = self._sweep.operations if folded or self._kept else {}
         use_counts = Counter(

@@ -1,9 +1,9 @@
 """The sweep of constant propagation, which visits each node once in topological order.
 
 The sweep finds the operations that could be folded, the bytes of their results, and the reasons why
-other nodes are kept. It does not remove nodes or store values. The only change to the model is that
-an ``If`` with a constant condition is replaced by its branch, whose nodes may then have constant
-inputs.
+other nodes are kept. The sweep does not remove nodes or store values. The only change to the model
+is that an ``If`` with a constant condition is replaced by one of its branches. Nodes of this branch
+may then have constant inputs.
 """
 
 from __future__ import annotations
@@ -37,17 +37,20 @@ from onnxfold.ops.quantization import is_dequantization
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.support.errors import option
 
-# The key of a buffer of up to this many bytes contains its elements.
+# Buffers of up to this many bytes are equivalent if their elements are equal.
 _MAX_KEY_BYTES = 64
 
 
 def quantized_weight_reason() -> str:
-    """Return the reason why a DequantizeLinear of a weight is kept."""
+    """Return the reason why a node that dequantizes a weight is kept."""
     return f"the weight stays quantized; {option('fold_quantized')} folds it"
 
 
 class Sweep:
-    """One sweep over a model. ``uncomputable`` has the nodes whose evaluation failed before."""
+    """One sweep over a model.
+
+    ``uncomputable`` has the nodes whose evaluation failed before, with the reasons.
+    """
 
     def __init__(
         self,
@@ -72,26 +75,30 @@ class Sweep:
         self.operations: dict[ir.Node, Operation] = {}
         """The nodes that could be folded, in topological order."""
         self.undecided: dict[ir.Node, Operation] = {}
-        """The operations whose results take more bytes than the node. The cut decides on them."""
+        """The operations whose results take more bytes than folding saves.
+
+        The cut decides whether their nodes are folded."""
         self.bytes_of_node: dict[ir.Node, int] = {}
-        """Bytes of each node of ``operations``."""
+        """The bytes of each node of ``operations`` in the file."""
         self.cost: dict[ir.Value, float] = {}
-        """Bytes of each result of ``operations`` if it is stored."""
+        """The bytes of each result of ``operations`` if the result is stored, or `FORBIDDEN`."""
         self.bytes_of_unbound: dict[ir.Value, int] = {}
-        """Bytes of values that are no longer needed, for explanations."""
+        """The bytes of values whose buffers were released, for explanations."""
         self.dequantized: set[ir.Value] = set()
-        """Dequantized weights, also transposed or reshaped ones, which are not stored."""
+        """Dequantized weights, including transposed or reshaped ones. They must not be stored."""
         self.body_operands: dict[ir.Node, list[ir.Value]] = {}
-        """Constants that the subgraphs of an operation's node read if the node is kept."""
+        """The constants that the subgraphs of a node read if the node is kept, by node."""
         self.unfoldable: dict[ir.Node, str] = {}
-        """Nodes with constant inputs that cannot be folded, with the reasons."""
+        """The nodes with constant inputs that cannot be folded, with the reasons."""
         self.inlined = 0
+        """The number of ``If`` nodes that were replaced by a branch."""
 
     def run(self) -> None:
         """Visit the main graph and all functions.
 
         Raises:
-            ComputationFailed: The evaluation of a value that the sweep requires failed.
+            ComputationFailed: A deferred value whose elements the sweep requires cannot be
+                computed.
         """
         for graph in self.scopes.graphs():
             initializers = graph.initializers.data.values()
@@ -150,7 +157,10 @@ class Sweep:
         return self.facts.determinism.reason_not_to_fold(node, opsets)
 
     def _keeps_weight_quantized(self, node: ir.Node) -> bool:
-        """Return whether a node dequantizes a weight for nodes that are not constant."""
+        """Return whether a weight stays quantized, because only variable nodes read the result.
+
+        The options may allow folding it.
+        """
         if self._options.fold_quantized or self._options.fold_all or self._options.fold:
             return False
         users = [use.node for use in uses(node.outputs[0])]
@@ -192,7 +202,7 @@ class Sweep:
             self._mark_folded(node)
 
     def _freed_bytes(self, node: ir.Node) -> float:
-        """Return the bytes of constants that only this node requires in the file."""
+        """Return the bytes of constant operands that only this node requires in the file."""
         freed: float = 0
         for value in node.inputs:
             if value is None or len(uses(value)) > 1 or value.is_graph_output():
@@ -200,12 +210,15 @@ class Sweep:
             if value in self.cost:
                 freed += 0 if value.producer() in self.undecided else self.cost[value]
             elif is_a(stored_tensor(value), storage.ViewTensor):
-                # tensors of other types may share their bytes with another initializer
+                # a tensor of another class may share its bytes with another initializer
                 freed += stored_bytes(value)
         return freed
 
     def _equivalent_node(self, operation: Operation) -> ir.Node | None:
-        """Return a node with equal results that are bound, in any graph of the same root graph."""
+        """Return a node with equal results that are bound, in any graph of the same root graph.
+
+        If there is no such node, the node of the operation is recorded, and the result is None.
+        """
         node = operation.node
         key = content_of_node(node, map(_content, operation.operands))
         equivalent = None if key is None else self._computed.get(key)
@@ -226,7 +239,7 @@ class Sweep:
             operands.update(dict.fromkeys(v for v in graph.outputs if self.has_buffer(v)))
             for child in graph:
                 if child in self.operations:
-                    continue  # its operands are counted only if its results are not stored
+                    continue  # the cut decides whether the operands of the child are required
                 operands.update(dict.fromkeys(v for v in child.inputs if v and self.has_buffer(v)))
                 pending.extend(subgraphs_of(child))
         return list(operands)
@@ -245,13 +258,13 @@ class Sweep:
             is_dequantized |= weight is not None and buffer.size == weight.size
         if is_dequantized and not self._options.fold_quantized:
             self.dequantized.add(output)
-            return FORBIDDEN  # runtimes fuse this node with the operator that reads its result
+            return FORBIDDEN  # runtimes fuse this node with the node that reads its result
         return bytes_if_stored(output, buffer, self.scopes.find(node.graph))
 
     def _mark_folded(self, node: ir.Node) -> None:
         """Mark a node as certain to be folded, and release operands without other users.
 
-        The producer of released operands is also certain to be folded if all its results are
+        The producer of a released operand is also certain to be folded if all its results are
         released.
         """
         pending = [node]
@@ -261,7 +274,7 @@ class Sweep:
             has_bodies = self.scopes.parents
             del self.undecided[node]
             for value in filter(None, node.inputs):
-                # a value that a body reads remains bound, because the node of the body may read it
+                # a value that a body captures remains bound, because the body's node may require it
                 if has_bodies and value.graph is not graph:
                     continue
                 if value not in self._remaining_uses:
@@ -279,9 +292,12 @@ class Sweep:
                     pending.append(producer)
 
     def _inline_if(self, node: ir.Node) -> list[ir.Node] | None:
-        """Replace an If with a constant condition by the nodes of its branch.
+        """Replace an If with a constant condition by the nodes of the branch that it selects.
 
         Returns the nodes, or None if the If is not replaced.
+
+        Raises:
+            ComputationFailed: The condition cannot be computed.
         """
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
             return None
@@ -314,10 +330,10 @@ def _content(buffer: Buffer | None) -> Hashable:
 def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
     """Replace the If ``node`` by a branch's nodes and initializers, and return the nodes.
 
-    The results have the names of the If's outputs. Other values of the branch keep their names
-    unless the model uses them elsewhere, because both branches may use the same names. Nodes keep
-    their names unless another node of the graph has the same name. In a function, initializers
-    become Constant nodes.
+    ``scope`` is the scope of the graph that contains the If. The results have the names of the If's
+    outputs. Other values of the branch keep their names, unless the model uses these names
+    elsewhere. For example, both branches may use the same names. Nodes keep their names unless
+    another node of the graph has the same name. In a function, initializers become Constant nodes.
     """
     node_names = names.nodes_in(scope.graph)
     node_names.discard(node.name or "")
@@ -346,8 +362,9 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
     for result, output in zip(node.outputs, outputs, strict=False):
         if not result.name:  # an omitted output
             continue
-        # A value that is not computed in the branch, or is returned twice, keeps its own name. The
-        # consumers of a graph output may require a more precise type than the If declares.
+        # A value that is not computed in the branch, or is returned twice, keeps its own name. If
+        # the result is a graph output, consumers of ``output`` in the branch may require a more
+        # precise type than the If declares.
         is_shared = output not in results_of_branch or output in replaced_outputs
         if is_shared or (result.is_graph_output() and uses(output)):
             identity = ir.node("Identity", [output], num_outputs=1, name=node.name)

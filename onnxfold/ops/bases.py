@@ -168,8 +168,8 @@ def reshaped(a: OperandBases) -> ReshapedBase:
     of a group are uniform, the base is expanded on these axes.
 
     Raises:
-        Undecided: The first operand is not a broadcast of a constant, the axes cannot be grouped,
-            or the size of an expanded axis is not a number.
+        Undecided: The first operand is not a broadcast of a constant, or the axes cannot be
+            grouped. Also if the size of an expanded axis is not a number.
     """
     operand = a.operand(0)
     algebra = a.application.algebra

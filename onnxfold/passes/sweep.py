@@ -157,9 +157,10 @@ class Sweep:
         return self.facts.determinism.reason_not_to_fold(node, opsets)
 
     def _keeps_weight_quantized(self, node: ir.Node) -> bool:
-        """Return whether a weight stays quantized, because only variable nodes read the result.
+        """Return whether the weight that a node dequantizes must stay quantized.
 
-        The options may allow folding it.
+        The node may be folded if an option allows this, or if a body or a node with constant
+        results reads the result.
         """
         if self._options.fold_quantized or self._options.fold_all or self._options.fold:
             return False

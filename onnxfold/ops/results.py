@@ -34,8 +34,8 @@ def facts_of_results(definition: Op, a: Application) -> Sequence[Fact]:
 def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
     """Return the facts of the results that the op's NumPy kernel computes.
 
-    The elements of all operands must be known. `Op.moved_inputs` may also contain expressions. The
-    kernel then moves indices of these operands' elements instead of the elements.
+    The elements of all operands must be known. Operands in `Op.moved_inputs` may also contain
+    expressions. The kernel then moves indices of the elements instead of the elements.
 
     Returns:
         The facts, or None if the op has no kernel, an element of an operand is unknown, or the

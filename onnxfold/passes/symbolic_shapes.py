@@ -22,17 +22,19 @@ from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.sharing import Sharing
 
-# Maximum number of Reshape-like nodes between a value and an earlier one that can replace it.
+# Maximum number of Reshape-like nodes between a value and an earlier value that can replace it.
 _MAX_CHAIN_LENGTH = 8
 
 
 class SymbolicShapes(ir.passes.InPlacePass):
     """Rewrite a model by its inferred shapes, without fixing dynamic dimensions.
 
-    Shapes, sizes and comparisons that are equal in every run become constants. A shape operand
-    becomes a constant if 0 and -1 can express its dynamic sizes. Duplicate computations are merged,
-    shapes are assembled with the fewest nodes, and ops such as Reshape, Expand and Slice are
-    removed if they have no effect.
+    Shapes, sizes and comparisons that are equal in every run become constants. The operand of a
+    Reshape, Expand or Slice also becomes a constant if constants, such as 0 and -1 in a Reshape,
+    can express its dynamic sizes. Equal shapes are computed once, shapes are assembled with the
+    fewest nodes, and Reshape, Expand and Slice are removed if they have no effect.
+
+    The dimensions that the options fix are fixed first.
     """
 
     def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:
@@ -43,7 +45,8 @@ class SymbolicShapes(ir.passes.InPlacePass):
         """Run the pass on a model.
 
         Raises:
-            UsageError: A dimension that the options fix cannot have this size.
+            UsageError: A dimension or input of the options does not exist, or cannot have the given
+                size.
         """
         options = self._options
         fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
@@ -65,8 +68,8 @@ def _simplify(
 ) -> bool:
     """Simplify the nodes whose facts changed since the pass last ran (``changed_nodes``).
 
-    The nodes are visited from last to first, so that only final results are stored. Return whether
-    one of them computes with symbolic sizes.
+    The nodes are visited from last to first, so that only final results are stored. Returns whether
+    one of these nodes computes with symbolic sizes.
     """
     has_sizes = False
     for node in reversed(nodes_of(graph)):
@@ -95,8 +98,8 @@ def _simplify(
 def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
     """Replace the operand of a Reshape, Expand or Slice by a constant, or replace the node.
 
-    The node is replaced by an earlier value with the same elements and shape. The rewrite is valid
-    for all sizes of valid inputs, including 0 and 1. Return whether the node has changed.
+    A node is replaced by an earlier value with the same elements and shape. The rewrite is valid
+    for all sizes of valid inputs, including 0 and 1. Returns whether the node was changed.
     """
     if node.op_type not in _SHAPE_OPERANDS or node.domain or has_references(node):
         return False
@@ -137,12 +140,15 @@ def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> 
     max_integer = np.iinfo(fact.dtype.numpy()).max
     array = np.array([min(n, max_integer) for n in numbers], fact.dtype.numpy())
     edit.set_input(node, position, edit.constant(array, operand, node))
-    node.attributes.pop("allowzero", None)  # the template has no size 0
+    node.attributes.pop("allowzero", None)  # a 0 in the new operand copies a size of the input
     return True
 
 
 def _reuse_earlier_value(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
-    """Replace a value by an earlier one with the same elements and shape."""
+    """Replace the result of a node by an earlier value with the same elements and shape.
+
+    Returns whether the result was replaced.
+    """
     shape = analysis.of(node.outputs[0]).shape
     value = node.inputs[0]
     for _ in range(_MAX_CHAIN_LENGTH):
@@ -160,9 +166,13 @@ def _reuse_earlier_value(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) 
 def _reshape(application: Application, result: Shape | None) -> Sequence[Number]:
     """Return a constant operand with which Reshape returns the same shape.
 
-    The elements are numbers, 0 for the input's size at that index, or one -1. A new -1 requires
-    that the other sizes are positive, because -1 is undefined for an empty tensor. A -1 of the
-    original operand is valid unless the node has ``allowzero``, which the rewrite removes.
+    The elements are sizes, 0 for the input's size at the same index, and at most one -1. A new -1
+    requires that the other sizes are positive, because -1 is undefined for an empty tensor. A -1 of
+    the original operand remains valid, unless the node has ``allowzero``. The rewrite removes this
+    attribute.
+
+    Raises:
+        Undecided: There is no such operand.
     """
     sizes = application.shape(0)
     target = application.numbers(1)
@@ -185,7 +195,10 @@ def _reshape(application: Application, result: Shape | None) -> Sequence[Number]
 
 
 def _expand(application: Application, result: Shape | None) -> Sequence[Number]:
-    """Return an operand with 1 for each size that equals that of the input."""
+    """Return the operand of an Expand, with 1 for each size that equals the size of the input.
+
+    The result may contain symbolic sizes.
+    """
     sizes = application.shape(0)
     target = application.numbers(1)
     offset = len(target) - len(sizes)
@@ -197,7 +210,7 @@ def _expand(application: Application, result: Shape | None) -> Sequence[Number]:
 def _slice(application: Application, result: Shape | None) -> Sequence[Number]:
     """Return the ends of a Slice, with the largest integer for the end of an axis.
 
-    The result is empty if the Slice returns all elements.
+    The result is empty if the Slice returns all elements. It may contain symbolic ends.
     """
     sizes = application.shape(0)
     ranges = slice_ranges(application, len(sizes))
@@ -213,7 +226,7 @@ _END_OF_AXIS = np.iinfo(np.int64).max
 
 
 def _reaches_end(algebra: Algebra, end: Number, size: Number) -> bool:
-    """Return whether an end is certainly equal to or greater than the size."""
+    """Return whether an end is proved to be equal to or greater than the size."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
     if isinstance(end, int) and isinstance(size, int):
@@ -232,4 +245,4 @@ _SHAPE_OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequ
     "Expand": (1, _expand),
     "Slice": (2, _slice),
 }
-"""The position of the operand, and the function that finds its constant elements."""
+"""The position of the shape operand of an op, and the function that returns its new elements."""

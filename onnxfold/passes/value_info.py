@@ -26,11 +26,12 @@ _FUNCTION_TYPES_IR_VERSION = 10
 class ValueInfo(ir.passes.InPlacePass):
     """Write the inferred dtypes and shapes of a model's values (its ``value_info``).
 
-    Inferred types replace those of the file. Types of the file are kept only for ops of domains
-    without inference. A symbolic size is written as the name of a dimension of the inputs or as an
-    expression of such names, such as ``2*seq``, which is valid in every run. Other names in the
-    file are kept if they do not contradict inferred sizes. Sizes that depend on data are not
-    written. Inputs and outputs of graphs do not change.
+    Inferred types replace those of the file. A type of the file is kept if it cannot be inferred,
+    for example for an op of a domain without inference. A symbolic size is written as the name of a
+    dimension of the inputs, or as an expression of such names, such as ``2*seq``. Both are valid in
+    every run. Other names in the file are kept if they do not contradict inferred sizes. Sizes that
+    depend on data are written only if the file declares them. Inputs and outputs of graphs do not
+    change.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -43,7 +44,7 @@ class ValueInfo(ir.passes.InPlacePass):
 
 
 def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
-    """Yield the results of nodes whose types a file can record."""
+    """Yield the results of nodes whose types a file can record in ``value_info``."""
     for graph in analysis.scopes.graphs():
         if (
             analysis.scopes.of(graph).in_function
@@ -52,14 +53,14 @@ def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
             continue
         for node in nodes_of(graph):
             if is_constant_node(node):
-                continue  # the tensor has the type
+                continue  # the tensor already has a type and a shape
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
                     yield value
 
 
 def _depends_on_input_sizes(size: Any, facts: SymbolicAnalysis) -> bool:
-    """Return whether a size is a number or depends only on the sizes of inputs."""
+    """Return whether a size is proved to be constant or to depend only on the sizes of inputs."""
     algebra = facts.algebra
     for index in algebra.atoms_in(size):
         if index in facts.atoms_of_inputs:
@@ -74,10 +75,10 @@ def drop_inferred(model: ir.Model) -> None:
     """Remove the recorded types and shapes of intermediate values that inference restores.
 
     Fewer records make sessions start faster, because onnxruntime merges each recorded shape with
-    the inferred one. A type is kept if it cannot be inferred (an op of another domain), if the
-    record is more precise, or if the value has a doc string or metadata. A shape that is valid only
-    for some sizes of the inputs is removed. Such shapes are stale: the inputs were made dynamic
-    later.
+    the inferred shape. A record is kept if it cannot be inferred, for example for an op of another
+    domain, if it is more precise, or if the value has a doc string or metadata. A shape that is
+    valid only for some sizes of the inputs is removed. Such a shape is stale, because the inputs
+    were made dynamic later.
     """
     analysis = facts_of(model).types
     for value in described_values(analysis):
@@ -102,7 +103,7 @@ def drop_inferred(model: ir.Model) -> None:
 
 
 def describe_sums(model: ir.Model) -> None:
-    """Record the shapes of convolutions with dynamic heights or widths whose result is added.
+    """Record the shapes of results of convolutions that an Add reads, if spatial sizes are dynamic.
 
     onnxruntime does not infer these shapes. It fuses the convolution and the addition only if the
     recorded shapes are equal.
@@ -122,8 +123,8 @@ def describe_sums(model: ir.Model) -> None:
 def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis) -> None:
     """Record the sizes that onnxruntime computes by constant scales if onnx infers other sizes.
 
-    With a recorded shape, onnxruntime does not use the sizes that onnx infers, which may contradict
-    the sizes of other operands.
+    The sizes that onnx infers may contradict the sizes of other operands. With a recorded shape,
+    onnxruntime does not use them.
     """
     operands = list(filter(None, node.inputs[:3]))
     if node.domain or len(operands) < 2 or "axes" in node.attributes:
@@ -143,7 +144,7 @@ def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis)
 
 
 def fix_outputs(model: ir.Model) -> None:
-    """Declare sizes of dynamic dimensions of outputs that are fixed by those of the inputs."""
+    """Declare the sizes of outputs that are numbers for the fixed sizes of the inputs."""
     analysis = facts_of(model).types
     for value in model.graph.outputs:
         shape = analysis.of(value).shape
@@ -153,7 +154,7 @@ def fix_outputs(model: ir.Model) -> None:
 
 
 class Description:
-    """Writes types of values, with names of dimensions from the model."""
+    """A writer of types of values, with names of dimensions from the model."""
 
     def __init__(self, analysis: SymbolicAnalysis) -> None:
         self._analysis = analysis
@@ -171,7 +172,10 @@ class Description:
         self._texts = Texts(analysis.algebra, input_names | declared.keys())
 
     def _declared_names(self) -> dict[str, Expr | None]:
-        """Return the sizes by their names in the file, or None for a name of several sizes."""
+        """Return the sizes by their names in the file.
+
+        The size is None for a name of several sizes, and for a name of a constant or unknown size.
+        """
         sizes: dict[str, Expr | None] = {}
         outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
         for value in (*outputs, *described_values(self._analysis)):
@@ -185,7 +189,8 @@ class Description:
                 size = fact.shape[k] if is_consistent and fact.shape else None
                 symbolic_size = size if isinstance(size, Expr) else None
                 if sizes.setdefault(dim.value, symbolic_size) != symbolic_size:
-                    sizes[dim.value] = None  # the name would imply that different sizes are equal
+                    # the name would imply that different sizes are equal
+                    sizes[dim.value] = None
         return sizes
 
     def _shape(self, value: ir.Value, fact: Fact) -> ir.Shape | None:
@@ -206,13 +211,16 @@ class Description:
         return None if _depends_on_input_sizes(size, self._analysis) else declared
 
     def describe(self, value: ir.Value) -> bool:
-        """Write the type of a value, and return whether it has changed."""
+        """Write the inferred type of a value, and return whether its type or shape changed.
+
+        If the type cannot be inferred, the type of the file is kept.
+        """
         fact = self._analysis.of(value)
         if fact.dtype is None or fact.type_proto is not None:
             if value.type is None and value.shape is not None:
                 value.shape = None  # the file format cannot store a shape without a type
                 return True
-            return False  # the type of the file is kept
+            return False
         before = (value.type, value.shape)
         value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)

@@ -1,4 +1,4 @@
-"""Edits of a graph that update its facts: constants, replacements and removal."""
+"""Edits of a model that also update the facts: constants, replacements and removals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from onnxfold.ir.symbolic.fact import Array, of_array
 
 
 class Edit:
-    """Edits a model and updates its facts.
+    """An editor of a model that also updates the facts. ``changes`` is the number of edits.
 
-    ``keeps`` returns whether the producer of a value must not be removed.
+    ``keeps`` is a function that returns whether the producer of a value must not be removed.
     """
 
     def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
@@ -38,7 +38,11 @@ class Edit:
         self.changes = 0
 
     def constant(self, array: Array, like: ir.Value, before: ir.Node) -> ir.Value:
-        """Return a constant that ``before`` can read, named after the value ``like``."""
+        """Return a constant that ``before`` can read.
+
+        A new constant is named after the value ``like``. An equal constant that this object
+        inserted into the same graph is reused, except in functions.
+        """
         graph = before.graph
         assert graph is not None
         in_function = self._scopes.of(graph).in_function
@@ -55,7 +59,10 @@ class Edit:
         return value
 
     def store(self, value: ir.Value, array: Array) -> bool:
-        """Replace a value by a constant. A graph output keeps its name."""
+        """Replace a value by a constant, and return whether it was replaced.
+
+        A graph output keeps its name.
+        """
         node = value.producer()
         if node is None or self._must_keep(node, value) or not self._may_be_constant(value):
             return False
@@ -67,7 +74,10 @@ class Edit:
         return self._substitute(node, value, self._insert_before(node, constant, value))
 
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
-        """Replace a value by ``other``. A graph output keeps its name."""
+        """Replace a value by ``other``, and return whether it was replaced.
+
+        A graph output keeps its name.
+        """
         node = value.producer()
         if node is None or self._must_keep(node, value):
             return False
@@ -80,12 +90,12 @@ class Edit:
             is_emptied = value.dtype == ir.DataType.STRING and other.graph is not value.graph
             if len(node.inputs) < 2 or is_emptied:
                 return False
-            # an Identity has fewer operands than the node
+            # the node is replaced by an Identity, which has fewer operands
             other = self._insert_before(node, ir.node("Identity", [other], name=node.name), value)
         return self._substitute(node, value, other)
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
-        """Replace an input of a node, and remove nodes that only this input used."""
+        """Replace an input of a node, and remove nodes whose results only this input used."""
         previous = node.inputs[position]
         set_input(node, position, value)
         self.changes += 1
@@ -97,7 +107,7 @@ class Edit:
         return may_be_constant(value, fact.dtype, fact.known)
 
     def _must_keep(self, node: ir.Node, value: ir.Value) -> bool:
-        """Return whether a node must be kept, even if its result is replaced."""
+        """Return whether the node that computes a value must be kept if the value is replaced."""
         if self.keeps(value):
             return True
         if not value.is_graph_output():
@@ -105,7 +115,7 @@ class Edit:
         return any(is_used(v) or self.keeps(v) for v in node.outputs if v is not value)
 
     def _insert_before(self, node: ir.Node, new: ir.Node, value: ir.Value) -> ir.Value:
-        """Insert a new node with the same result as a node before this node."""
+        """Insert ``new``, whose result equals ``value``, before a node, and return the result."""
         node.prepend(new)
         self._analysis.set(new.outputs[0], self._analysis.of(value))
         return new.outputs[0]

@@ -1,1 +1,1 @@
-"""Parts of the passes on shapes: edits, shape vectors, shared shapes, and fixed dimensions."""
+"""The modules that passes on shapes use: edits, shape vectors, sharing, and fixed dimensions."""

@@ -17,7 +17,9 @@ from onnxfold.ir.onnx_ir_private import nodes_of
 from onnxfold.support.errors import UsageError, suggestion
 
 KEY = "onnxfold.fixed_dims"
-"""Metadata key of the model for fixed sizes. The value is JSON of dimensions and input shapes."""
+"""The key of the model's metadata for fixed sizes.
+
+The entry is a JSON object with the objects ``dims`` and ``input_shapes``."""
 
 
 def fix_dims(
@@ -28,20 +30,21 @@ def fix_dims(
 ) -> bool:
     """Fix dimensions of the inputs, and of all values with dimensions of the same names.
 
-    The metadata of the model records the sizes.
+    The sizes are recorded in the metadata of the model.
 
     Args:
         model: The model.
-        dims: Sizes by name of the dimension.
-        input_shapes: Shapes by name of the input. -1 does not change a size.
+        dims: The sizes, by name of the dimension.
+        input_shapes: The shapes, by name of the input. -1 does not change a size.
         keep: Names of dimensions that remain dynamic, even if the shape of an input fixes them.
 
     Returns:
-        Whether a size was fixed.
+        Whether sizes or shapes are given.
 
     Raises:
-        UsageError: A dimension or input does not exist, has another size, must be kept, or is too
-            large.
+        UsageError: A dimension or input does not exist. A shape does not fit the declared shape of
+            its input. A dimension gets two sizes, or a size although it is in ``keep``. A size has
+            more than 64 bits.
     """
     if not dims and not input_shapes and not keep:
         return False
@@ -97,7 +100,11 @@ def fix_dims(
 def _fixed_shape(
     value: ir.Value, shape: Sequence[int], sizes: dict[str, int], keep: Collection[str]
 ) -> list[int | ir.SymbolicDim]:
-    """Return the shape of an input, and add the sizes of its named dimensions to ``sizes``."""
+    """Return the fixed shape of an input, and add the sizes of named dimensions to ``sizes``.
+
+    Raises:
+        UsageError: The shape does not fit the declared shape, or a dimension gets two sizes.
+    """
     name = value.name
     if value.shape is None:
         if any(size < 0 for size in shape):
@@ -121,7 +128,7 @@ def _fixed_shape(
 
 
 def check_fit(model: ir.Model) -> None:
-    """Raise an error if fixed sizes make a node fail in every run.
+    """Raise an error if fixed sizes make a node of the main graph fail in every run.
 
     Raises:
         UsageError: Two sizes that must be equal are different numbers.

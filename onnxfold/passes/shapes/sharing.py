@@ -1,4 +1,4 @@
-"""Sharing equal shape vectors, and rebuilding vectors that take more nodes than necessary."""
+"""Sharing of equal shape vectors, and rebuilding of vectors that take more nodes than necessary."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from onnxfold.passes.shapes.vectors import Segment, ShapeVectors
 
 
 class Sharing:
-    """Replaces shape vectors by equal ones that were computed before.
+    """The replacement of shape vectors by equal vectors that were computed before.
 
-    A shape vector with users other than shape arithmetic is rebuilt from shapes of tensors and from
-    existing vectors, if that takes fewer nodes than it removes.
+    A shape vector that other nodes than shape arithmetic read is rebuilt from constants, existing
+    vectors and shapes of tensors if this adds fewer nodes than it removes.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Sharing:
         self._vectors = ShapeVectors(analysis, constness, edit)
 
     def graph(self, graph: ir.Graph) -> None:
-        """Visit a graph and its subgraphs, which can read earlier values."""
+        """Visit a graph and its subgraphs. Subgraphs can read earlier values of outer graphs."""
         self._vectors.enter(graph)
         for node in nodes_of(graph):
             if node.graph is not graph:
@@ -63,7 +63,7 @@ class Sharing:
         outputs = [output for use in uses(value) for output in use.node.outputs]
         if all(self._analysis.of(output).is_symbolic for output in outputs):
             return
-        if len(unused_without([node], ())) < 2:  # rebuilding takes at least one node
+        if len(unused_without([node], ())) < 2:  # the new vector takes at least one node
             return
         best: list[Segment] = []
         min_change = 0
@@ -84,7 +84,10 @@ def values_of_segments(segments: Iterable[Segment]) -> list[ir.Value]:
 
 
 def unused_without(nodes: Iterable[ir.Node], required: Collection[ir.Value]) -> set[ir.Node]:
-    """Return the nodes and all nodes that only they use, except producers of ``required``."""
+    """Return ``nodes`` and all nodes that become unused without them.
+
+    Producers of ``required`` and Constant nodes are not included unless they are in ``nodes``.
+    """
     removed = set(nodes)
     kept = {value.producer() for value in required}
     pending = list(removed)

@@ -1,4 +1,4 @@
-"""Assembling shape vectors from existing vectors, constants and shapes of tensors."""
+"""The assembly of shape vectors from existing vectors, constants and shapes of tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxfold.ir.symbolic import Expr, Fact, Number
 from onnxfold.ir.symbolic.fact import list_of, of_items
 from onnxfold.passes.shapes.edit import Edit
 
-# Maximum number of tensors recorded for a size.
+# Maximum number of tensors of a graph and a constness that are recorded for a size.
 _MAX_SOURCES = 4
 # The first opset in which Shape has the attributes start and end.
 _SHAPE_RANGE_OPSET = 15
@@ -25,23 +25,23 @@ _LEVELS = tuple(Constness)
 
 @dataclass
 class Segment:
-    """A segment of a shape vector, provided by one value or one new node."""
+    """A segment of a shape vector: an existing vector, a constant, or sizes of a tensor."""
 
     length: int
     value: ir.Value | None = None
-    """An existing vector."""
+    """The existing vector, or None."""
     numbers: Sequence[int] = ()
-    """A constant vector."""
+    """The elements of the constant."""
     source: ir.Value | None = None
-    """A tensor whose sizes from ``axis`` on are the segment."""
+    """The tensor whose ``length`` sizes from ``axis`` on are the segment, or None."""
     axis: int = 0
 
 
 class ShapeVectors:
     """The values of a graph and its outer graphs from which shape vectors can be assembled.
 
-    A vector that depends only on runtime constants is not assembled from other inputs with the same
-    sizes. Otherwise it would have to be computed in every run.
+    A vector that depends only on runtime constants is not assembled from variable values with the
+    same sizes. Otherwise, the vector would have to be computed in every run.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ShapeVectors:
         self._sources: list[dict[tuple[Expr, Constness], list[tuple[ir.Value, int]]]] = []
 
     def enter(self, graph: ir.Graph) -> None:
-        """Start a graph, which can also use the values of its outer graphs."""
+        """Start a graph. Its vectors can also be assembled from values of its outer graphs."""
         self._values.append({})
         self._sources.append({})
         for value in graph.inputs:
@@ -66,7 +66,7 @@ class ShapeVectors:
         self._sources.pop()
 
     def record(self, value: ir.Value, fact: Fact) -> None:
-        """Record the value so that later nodes can reuse its sizes."""
+        """Record a value, so that later nodes can reuse the value or its sizes."""
         constness = self._constness.of(value)
         if fact.items is not None and fact.is_symbolic:
             self._values[-1].setdefault((fact, constness), value)
@@ -77,7 +77,10 @@ class ShapeVectors:
                     sources.append((value, axis))
 
     def find(self, fact: Fact, like: ir.Value) -> ir.Value | None:
-        """Return an available value with these elements, at least as constant as ``like``."""
+        """Return an available value with these elements that is at least as constant as ``like``.
+
+        The result is None if there is no such value.
+        """
         fact = self._analysis.table.shared(fact)
         for values, level in itertools.product(self._values, _LEVELS[self._constness.of(like) :]):
             vector = values.get((fact, level))
@@ -110,10 +113,10 @@ class ShapeVectors:
     def _segment(
         self, items: list[Number], start: int, reuse: bool, like: ir.Value
     ) -> Segment | None:
-        """Return the longest segment from ``start`` on.
+        """Return the longest segment from ``start`` on; None if the first element is unavailable.
 
-        If lengths are equal, a constant is preferred to a vector, and a vector to a shape. With
-        ``reuse``, constants and existing vectors are preferred even to a longer shape.
+        A constant or an existing vector is used if it is at least as long as the longest segment of
+        a shape, or has any length if ``reuse`` is True. A constant is preferred to a vector.
         """
         best = self._from_shape(items, start, like)
         min_length = 1 if best is None or reuse else best.length
@@ -132,9 +135,12 @@ class ShapeVectors:
         return of_items(list_of(numbers), ir.DataType.INT64, self._analysis.algebra)
 
     def _from_shape(self, items: list[Number], start: int, like: ir.Value) -> Segment | None:
-        """Return the longest segment of an existing tensor's shape from ``start`` on."""
+        """Return the longest segment of an existing tensor's shape from ``start`` on.
+
+        The segment contains a symbolic size. The result is None if there is no such segment.
+        """
         sizes = ((k, size) for k, size in enumerate(items[start:]) if isinstance(size, Expr))
-        # position of the first symbolic size, which the segment must include
+        # the position of the first symbolic size, which the segment must contain
         position, first = next(sizes, (0, None))
         if first is None:
             return None
@@ -156,7 +162,10 @@ class ShapeVectors:
         return Segment(len(list(matching)), source=source, axis=axis)
 
     def cost(self, parts: Sequence[Segment], node: ir.Node) -> int:
-        """Return the number of new nodes. A Shape for several segments counts once."""
+        """Return the number of new nodes for these segments before ``node``.
+
+        A Shape for several segments counts once.
+        """
         count = int(len(parts) > 1)
         shapes: set[object] = set()
         for part in parts:

@@ -17,7 +17,8 @@ from onnxfold.runtime.kept_models import KeptModel, inputs_worth_holding
 from onnxfold.runtime.sessions.cache import DEFAULT_BYTES, FoldCache
 from onnxfold.runtime.sessions.observed import NotWorthwhileError, ObservedConstants, SplitSession
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.support.errors import UsageError, suggestion
+from onnxfold.support.errors import ModelError, UsageError, suggestion
+from onnxfold.support.isolated import Failure
 from onnxfold.support.onnxruntime_sessions import Feed
 
 
@@ -136,7 +137,7 @@ def hold_named_inputs(
 
     Raises:
         UsageError: A name or glob matches no input.
-        Exception: The model cannot be split, see `SplittableModel.open_split`.
+        ModelError: The model cannot be split by these inputs, or the cache is too small.
     """
     inputs = (*session.get_inputs(), *session.get_overridable_initializers())
     known = [value.name for value in inputs]
@@ -146,8 +147,13 @@ def hold_named_inputs(
         if not matching:
             raise UsageError(f"no input is called {glob!r}{suggestion(glob, known)}")
         names += matching
+    try:
+        split = model.open_split(names, {})
+    except (NotWorthwhileError, Failure) as error:
+        reason = f"the inputs {', '.join(names)} cannot be held constant: {error}"
+        raise ModelError(reason, file=model.name) from error
     observer = _make_observer(model, session, [frozenset(names)])
-    observer.use(names, model.open_split(names, {}), always=True)
+    observer.use(names, split, always=True)
     return observer
 
 

@@ -104,3 +104,13 @@ def test_the_memory_of_half_precision_includes_float32_copies():
     for dtype, nbytes in (("float", 8), ("float16", 20)):
         model = storage.from_proto(parse(f"g ({dtype}[n] x) => ({dtype}[n] y) {{ y = Neg(x) }}"))
         assert demands(model).memory == [[nbytes, "n"]]
+
+
+def test_the_memory_of_a_quotient_has_all_factors_of_the_size():
+    model = parse("""g (float[n,n] x) => (float[1,1,m] y) <int64[3] s = {1, 1, -1}> {
+        r = Reshape(x, s) y = MaxPool<kernel_shape = [4], strides = [4]>(r)
+    }""")
+    known = demands(storage.from_proto(model))
+    assert known.reason is None
+    assert {tuple(names) for _, *names in known.memory} >= {("n", "n")}
+    assert ("n",) not in {tuple(names) for _, *names in known.memory}

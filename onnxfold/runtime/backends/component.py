@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -371,7 +372,7 @@ def demands(model: ir.Model) -> Demands:
         if value.shape is None:
             return Demands([], f"the rank of {value.name!r} is unknown")
         dims = [d if isinstance(d, int) else name_of(d) for d in value.shape]
-        sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
+        sizes[value] = [f"{value.name}[{k}]" if d is None else d for k, d in enumerate(dims)]
     facts = ModelFacts(model, runtime_constants=())
     while True:
         # The value of a weight is not fixed, because components that share a kernel have different
@@ -409,18 +410,29 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
         # value takes 2 bytes, 4 bytes in its copy as a result, and 4 bytes in a copy as an operand.
         width = 10 if fact.dtype in _HALF else max(fact.dtype.bitwidth // 8, 1)
         for monomial, count in terms_of(algebra.product(fact.shape)):
-            names = tuple(sorted(name for k in monomial for name in _names(algebra, k)))
+            factors = sum((_names(algebra, k) for k in monomial), Counter[str]())
+            names = tuple(sorted(factors.elements()))
             counts[names] = counts.get(names, 0) + max(count, 0) * width
     return [[nbytes, *names] for names, nbytes in counts.items()]
 
 
-def _names(algebra: Algebra, index: int) -> set[str]:
-    """Return the names of the symbols in an atom of an expression."""
+def _names(algebra: Algebra, index: int) -> Counter[str]:
+    """Return how often each symbol is a factor of an atom.
+
+    A sum in the atom counts as the product of the highest powers of its symbols.
+    """
     atom = algebra.atoms[index]
     if atom.op == "symbol":
-        return {str(atom.args[0])}
-    inner = (k for arg in atom.args if isinstance(arg, Expr) for k in algebra.atoms_in(arg))
-    return {name for k in inner for name in _names(algebra, k)}
+        return Counter([str(atom.args[0])])
+    names = Counter[str]()
+    for argument in atom.args:
+        if not isinstance(argument, Expr):
+            continue
+        powers = Counter[str]()
+        for monomial, _ in terms_of(argument):
+            powers |= sum((_names(algebra, k) for k in monomial), Counter[str]())
+        names += powers
+    return names
 
 
 def _reason(node: ir.Node, failures: Failures) -> str | None:

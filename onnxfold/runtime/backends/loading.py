@@ -144,13 +144,13 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
 
 
 def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Call a kernel and onnxruntime with the same inputs, and time the first calls.
+    """Call a kernel and onnxruntime with the same inputs, and time some of the calls.
 
     Callers run this function in a separate process, because miscompiled code may crash.
 
     Args:
         request: The kernel as a dict, the folder of its files, the path of onnxruntime's model, and
-            the numbers of calls and of timed calls.
+            the number of calls, and the indices of the timed calls.
         arrays: The weights of the kernel, followed by its inputs for each call.
 
     Returns:
@@ -172,7 +172,7 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
         expected = session.run_with_ort_values(kernel.outputs, feeds)
         results += [array_of(outputs[name]) for name in kernel.outputs]
         results += [array_of(value) for value in expected]
-        if k < timed:
+        if k in timed:
             times.append(_times(kernel, run, session, feeds))
     return times, results
 

@@ -146,3 +146,5 @@ def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
         for cells in (titles, *rows):
             del cells[column]
     yield from ("", Table(titles, rows), "")
+    if len(merged) > _MAX_ROWS:
+        yield from (f"{len(merged) - _MAX_ROWS} more rows are not shown", "")

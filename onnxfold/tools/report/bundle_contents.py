@@ -31,8 +31,7 @@ class KernelEntry:
         seconds: Wall time of a run, measured after compilation. None without a measurement.
         onnxruntime_seconds: Wall time of the same computation on onnxruntime, or None.
         is_slower: Whether the kernel is slower than onnxruntime by more than the measurement noise.
-        max_error: Largest difference from onnxruntime, as a multiple of the tolerance. None without
-            a check.
+        max_error: Largest error relative to onnxruntime in the check. None without a check.
         reason: The reason why the component was not compiled. None if it was compiled.
     """
 

@@ -113,7 +113,7 @@ class ShapeVectors:
     def _segment(
         self, items: list[Number], start: int, reuse: bool, like: ir.Value
     ) -> Segment | None:
-        """Return the longest segment from ``start`` on; None if the first element is unavailable.
+        """Return the segment to use from ``start`` on; None if the first element is unavailable.
 
         A constant or an existing vector is used if it is at least as long as the longest segment of
         a shape, or has any length if ``reuse`` is True. A constant is preferred to a vector.
@@ -189,7 +189,8 @@ class ShapeVectors:
             parts: The segments.
             like: A value whose name is the prefix of new names.
             node: A node that can read all segments.
-            is_last: Whether this node can read all recorded values.
+            is_last: Whether ``node`` can read all recorded values. If False, recorded vectors are
+                not searched for sizes of a tensor, and new vectors are not recorded.
 
         Returns:
             The vector.

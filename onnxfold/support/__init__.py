@@ -1,1 +1,1 @@
-"""Access to the operating system, processes, files and onnxruntime, and tables and errors."""
+"""Access to the operating system, processes, files and onnxruntime; caches, tables and errors."""

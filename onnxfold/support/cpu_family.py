@@ -1,7 +1,7 @@
 """The family of the CPU of this process.
 
-onnxruntime has different code for each family. The results differ where IEEE 754 allows several
-results or the code is an approximation.
+onnxruntime has different code for each family. The results differ if IEEE 754 allows several
+results, or if the code computes an approximation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class CpuFamily(enum.Enum):
     X86_64 = "x86-64"
     ARM64 = "arm64"
     OTHER = "other"
-    """CPUs that were not tested."""
+    """CPUs that were not tested, so equal results are not assured."""
 
 
 _MACHINES = {

@@ -1,4 +1,7 @@
-"""Errors of the library. Messages name the file, the node and the reason if they are known."""
+"""The errors of the library, and functions for parts of their messages.
+
+A message names the file and the node, if they are known, and the reason.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,17 @@ import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
 
-# Maximum numbers of characters of a message.
+# Maximum numbers of characters of the parts of a message.
 _MAX_NODE_NAME = 200
 _MAX_REASON = 1000
 
 _GAP = "..."
 """The replacement of the middle of a long text."""
 _KEPT_AT_END = 100
-"""Characters at the end of a long text that `cut` keeps."""
+"""The number of characters at the end of a long text that `cut` keeps."""
 
 _MAX_COMPARED = 20_000
-"""Maximum number of valid names to compare with a misspelled one, which limits the time."""
+"""Maximum number of valid names that are compared with an unknown name, to limit the time."""
 
 _spellings: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("spellings")
 
@@ -26,8 +29,9 @@ _spellings: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("
 def option(argument: str) -> str:
     """Return the spelling of an argument of a public function for messages.
 
-    It is ``fold_quantized`` in Python and ``--fold-quantized`` on the command line. The spelling is
-    a property of the context, because errors, warnings, reasons, tables and reports contain it.
+    For example, the spelling of ``fold_quantized`` is ``fold_quantized`` in Python and
+    ``--fold-quantized`` on the command line. Spellings are a property of the context, because
+    errors, warnings, reasons, tables and reports contain them.
     """
     return _spellings.get({}).get(argument, argument)
 
@@ -37,7 +41,7 @@ def spelled(options: Mapping[str, str]) -> Iterator[None]:
     """Change the spellings that `option` returns in this context.
 
     Args:
-        options: The new spellings by argument. Those of other arguments do not change.
+        options: The new spellings, by argument. The spellings of other arguments do not change.
     """
     token = _spellings.set({**_spellings.get({}), **options})
     try:
@@ -52,12 +56,13 @@ def spellings() -> dict[str, str]:
 
 
 class OnnxFoldError(Exception):
-    """Base of all errors that onnxfold raises for bad input or usage.
+    """The base class of all errors that onnxfold raises for bad input or usage.
 
     Args:
         reason: The problem, in one sentence.
-        file: The file with the problem.
-        node: The name (or op type) of the node or value with the problem.
+        file: The file with the problem, or None.
+        node: The name or the op type of the node with the problem, or the name of the value with
+            the problem, or None.
     """
 
     def __init__(
@@ -82,7 +87,11 @@ class OnnxFoldError(Exception):
 
 @contextlib.contextmanager
 def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Add a file to errors in this context that do not name one."""
+    """Add a file to errors of onnxfold in this context that do not name a file.
+
+    Raises:
+        OnnxFoldError: A MemoryError was raised in the context.
+    """
     try:
         yield
     except OnnxFoldError as error:
@@ -94,7 +103,7 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def suggestion(name: str, valid_names: Collection[str], max_names: int = 12) -> str:
-    """Return the end of a message about an unknown name.
+    """Return the end of a message about an unknown name: a similar name, or the valid names.
 
     Args:
         name: The unknown name.

@@ -1,9 +1,9 @@
 """Hashes of the content of files, recorded with the status of the files.
 
-The status of a file is its device, inode and size, and the times of its last modification and
-status change. `recorded` reads the content again only if a status differs from the recorded one.
-The modification time is not sufficient, because ``cp -p``, ``rsync -t`` and ``tar`` restore old
-times.
+The status of a file is its device, inode and size, and the times of its last modification and its
+last status change. `recorded` reads the content again only if a status differs from the recorded
+status, or if a file had changed shortly before the record was written. The modification time is not
+sufficient, because ``cp -p``, ``rsync -t`` and ``tar`` restore old times.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from onnxfold.support import files
 logger = logging.getLogger("onnxfold")
 
 Status = list[int]
+"""The device, the inode, the size in bytes, and both times in nanoseconds."""
 
 _BLOCK = 1 << 18
-"""Bytes per read. Up to two blocks remain in the heap afterwards."""
+"""Bytes that are read at once. Up to two such blocks remain in the heap afterwards."""
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+    """
     if path.exists() and not path.is_file():  # reading a named pipe or a device may not end
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     digest = hashlib.sha256()
@@ -41,7 +46,11 @@ def hash_file(path: Path) -> str:
 
 
 def hash_files(paths: Sequence[Path]) -> str:
-    """Return the SHA-256 of a file, or of the hashes of several files, in hexadecimal."""
+    """Return the SHA-256 of a single file, or of the hashes of several files, in hexadecimal.
+
+    Raises:
+        OSError: A file cannot be read, or is not a regular file.
+    """
     digests = [hash_file(path) for path in paths]
     if len(digests) == 1:
         return digests[0]
@@ -49,7 +58,11 @@ def hash_files(paths: Sequence[Path]) -> str:
 
 
 def statuses(folder: Path, names: Iterable[str]) -> dict[str, Status]:
-    """Return the current status of files, by their names or paths relative to a folder."""
+    """Return the current status of files, by their names or paths relative to a folder.
+
+    Raises:
+        OSError: A file does not exist.
+    """
     result = {}
     for name in names:
         status = os.stat(folder / name)
@@ -62,9 +75,12 @@ def describe(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     """Return the status of files, and a hash of their content.
 
     Returns:
-        ``files``: The statuses by name.
+        ``files``: The statuses, by name.
         ``digest``: The hash of the content, see `hash_files`.
         ``settled``: Whether any later change of a file is certain to have a different time.
+
+    Raises:
+        OSError: A file does not exist, cannot be read, or is not a regular file.
     """
     current = statuses(folder, names)
     latest = time.time_ns() - files.RECENT
@@ -74,11 +90,11 @@ def describe(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def recorded(path: Path) -> dict[str, Any] | None:
-    """Return a record of `describe`, with the current statuses of its files.
+    """Return the record of `describe` at a path, with the current statuses of its files.
 
-    The content of the files is read again, and the record is written again, if a status differs or
-    was not settled. The result is None if the record is missing or damaged, or if the content of a
-    file has changed.
+    The files are in the folder of the record. If a status differs or was not settled, the content
+    of the files is read again, and the record is updated. The result is None if the record is
+    missing or damaged, or if a file is missing or its content has changed.
     """
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
@@ -96,6 +112,6 @@ def recorded(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a record as JSON, atomically."""
+    """Write a record as JSON, and replace an existing file at the path atomically."""
     with files.replacing(str(path)) as file:
         file.write(json.dumps(content).encode())

@@ -1,14 +1,14 @@
 """Locks and containers that remain valid in forked processes.
 
-A fork copies the memory of a process, but only the thread that forks. In the child, locks of other
-threads remain locked, copies of pipes keep the parent's helper processes alive, and the threads of
-the parent's sessions do not exist. Processes are forked by servers such as gunicorn, by
-multiprocessing, and by PyTorch's DataLoader.
+A fork copies the memory of a process, but of its threads only the one that forks. In the child,
+locks of other threads remain locked, copies of pipes keep the parent's helper processes alive, and
+the threads of the parent's sessions do not exist. Servers such as gunicorn, multiprocessing and
+PyTorch's DataLoader fork processes.
 
 Other modules therefore use `Lock` instead of `threading.Lock`. They store a value that a forked
 process cannot use, such as a session of onnxruntime, in a `ProcessLocal`. Other objects that own a
 thread, a process or a pipe register a function that resets them in the child (`reset_after_fork`).
-No other module registers functions that are called at forks.
+Only this module calls `call_at_forks`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def delayed_forks() -> Iterator[None]:
 def never_destroy(value: object) -> None:
     """Prevent the destruction of an object, even when the interpreter shuts down.
 
-    The destructor of an object with threads waits for the threads. They do not exist in a forked
-    process, so the destructor would wait forever.
+    The destructor of an object with threads waits for its threads. These threads do not exist in a
+    forked process, so the destructor would wait forever.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
@@ -90,9 +90,10 @@ class Lock:
 
 
 class ProcessLocal(Generic[Value]):
-    """A value that each process creates for itself, such as a session with threads or a folder.
+    """A value that each process creates for itself.
 
-    A forked process creates a new value. It never destroys the value of its parent.
+    Examples are a temporary folder and a session, which has threads. A forked process creates a new
+    value. It never destroys the value of its parent.
     """
 
     def __init__(self) -> None:
@@ -102,13 +103,14 @@ class ProcessLocal(Generic[Value]):
 
     @property
     def value(self) -> Value | None:
-        """The value of this process, or None if it does not exist."""
+        """The value of this process; None if it was not created yet, or was removed."""
         return self._value
 
     def get(self, make: Callable[[], Value]) -> Value:
-        """Return the value, and create it if it does not exist. Other threads wait meanwhile.
+        """Return the value, which ``make`` creates if it does not exist.
 
-        If ``make`` raises an exception, the next call tries again.
+        Calls in other threads wait until the value is created. If ``make`` raises an exception, the
+        next call tries again.
         """
         value = self._value
         if value is None:
@@ -136,9 +138,9 @@ else:
     class cached_property(functools.cached_property):
         """`functools.cached_property` without a lock, as in Python 3.12.
 
-        Older versions hold one lock for all instances while a value is computed. In a process that
-        is forked meanwhile, this lock is never released. Without the lock, two threads may compute
-        the same value.
+        Older versions hold a lock, which all instances of a class share, while they compute a
+        value. In a process that is forked meanwhile, this lock is never released. Without the lock,
+        two threads may compute the same value.
         """
 
         def __get__(self, instance, owner=None):

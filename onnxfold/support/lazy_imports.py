@@ -1,7 +1,7 @@
 """Deferred imports of symbolic arithmetic.
 
-onnx-ir imports sympy, which takes 34 MB and 0.4 s, but uses it only for arithmetic with symbolic
-dimensions.
+onnx-ir imports sympy, but uses it only for arithmetic with symbolic dimensions. The import takes
+34 MB and 0.4 s.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from types import ModuleType
 
 
 class _DeferringFinder:
-    """Finds modules like Python, and loads the deferred ones at their first use.
+    """A finder of modules whose deferred modules are loaded at their first use.
 
-    It does not derive from `importlib.abc.MetaPathFinder`, because importing that is slow.
+    The class does not derive from `importlib.abc.MetaPathFinder`, because importing
+    `importlib.abc` is slow.
     """
 
     @staticmethod
@@ -33,9 +34,10 @@ class _DeferringFinder:
 
 
 def defer_symbolic_arithmetic() -> None:
-    """Defer the modules unless they are already imported.
+    """Defer the modules for symbolic arithmetic, unless they are already imported.
 
-    Only processes of the command line call this, because it affects all code of a process.
+    This affects all code of a process. Therefore, only the command line and the child processes of
+    `onnxfold.support.isolated` call this function.
     """
     if _DeferringFinder not in sys.meta_path:
         sys.meta_path.insert(0, _DeferringFinder)

@@ -1,6 +1,6 @@
 """Locks and containers that remain valid in forked processes.
 
-A fork copies the memory of a process, but of its threads only the one that forks. In the child,
+A fork copies the memory of a process, but only one thread: the thread that forks. In the child,
 locks of other threads remain locked, copies of pipes keep the parent's helper processes alive, and
 the threads of the parent's sessions do not exist. Servers such as gunicorn, multiprocessing and
 PyTorch's DataLoader fork processes.

@@ -1,4 +1,4 @@
-"""Pausing garbage collection, and returning freed memory to the system."""
+"""Pauses of garbage collection, and the return of freed memory to the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfold.support.system import trim_heap
 
 @contextlib.contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection.
+    """Pause Python's garbage collection in this context.
 
     A large graph has millions of objects. Visiting them takes long and frees no memory.
     """
@@ -25,11 +25,11 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 trims: list[Callable[[], None]] = []
-"""Functions that make other allocators return freed memory to the system."""
+"""Functions that make allocators other than the C library return freed memory to the system."""
 
 
 def release_freed_memory() -> None:
-    """Make the C library and other allocators return freed memory to the system."""
+    """Make the C library and the allocators in `trims` return freed memory to the system."""
     for trim in trims:
         trim()
     trim_heap()

@@ -1,4 +1,4 @@
-"""Running work in several threads, and measuring its CPU time."""
+"""Work in several threads, and the CPU time that it takes."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-# With more threads, the memory bandwidth is the bottleneck.
+# Default number of threads. With more threads, the memory bandwidth is the bottleneck.
 THREADS = min(4, os.cpu_count() or 1)
 
 _helper_seconds = contextvars.ContextVar[float]("helper_seconds", default=0.0)
-"""CPU seconds of the helper threads of the current thread."""
+"""The CPU seconds of the finished helper threads of the current thread."""
 
 
 def cpu_time() -> float:
-    """Return the CPU seconds of this thread and of its helpers."""
+    """Return the CPU seconds of this thread and of its finished helper threads."""
     return time.thread_time() + _helper_seconds.get()
 
 
 def add_helpers(seconds: float) -> None:
-    """Add CPU seconds of helpers of this thread."""
+    """Add the CPU seconds of helper threads to those of this thread."""
     _helper_seconds.set(_helper_seconds.get() + seconds)
 
 
@@ -34,9 +34,10 @@ def for_each(
     threads: int = THREADS,
     done: Callable[[], object] = lambda: None,
 ) -> None:
-    """Call ``work`` on all items, in any order, and ``done`` in this thread after each.
+    """Call ``work`` on all items, in any order, and ``done`` in this thread after each item.
 
-    The first exception is raised. Other threads stop after their current item.
+    The first exception is raised after all threads have finished their current items. No further
+    items are started.
     """
     if threads <= 1:
         for item in items:

@@ -1,11 +1,11 @@
 """The owner of objects that exist longer than a call.
 
 Threads share evaluation processes, a cache of folded tensors, kernel devices and mapped files.
-Sessions own temporary folders and background compilations. `THIS_PROCESS` owns all of these. Other
-modules store no such object in a module variable or thread-local variable.
+Sessions use temporary folders and background compilations. `THIS_PROCESS` owns all of these
+objects. Other modules do not store such an object in a module variable or thread-local variable.
 
-A forked process uses the same state. Objects in it that only the parent can use reset themselves,
-see `onnxfold.support.forks`.
+A forked process uses its copy of the state. Objects in the state that only the parent can use reset
+themselves; see `onnxfold.support.forks`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Kind = TypeVar("Kind")
 
 
 class ProcessState:
-    """Owns objects that threads share, and closes them.
+    """An owner of objects that threads share. `close` closes the objects.
 
-    As a context manager, it is closed at the end of the context.
+    As a context manager, the state is closed at the end of the context.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class ProcessState:
 
         Args:
             kind: A class whose objects are created without arguments. If the class has a method
-                ``close``, this state calls it when the state is closed.
+                ``close``, `ProcessState.close` calls this method.
         """
         instance: Kind | None = self._shared.get(kind)
         if instance is None:
@@ -49,13 +49,14 @@ class ProcessState:
         return instance
 
     def close_with(self, owner: object, close: Callable[[], object]) -> None:
-        """Call a function when its owner is destroyed, this state is closed, or Python exits.
+        """Call a function when an owner is destroyed, this state is closed, or Python exits.
 
-        The function is called once. A forked process does not call it.
+        The function is called only once. A forked process does not call the functions of its
+        parent.
 
         Args:
             owner: An object that can be referenced weakly.
-            close: A function that does not refer to the owner.
+            close: The function. It must not refer to the owner.
         """
         key = object()
         self._closings[key] = close
@@ -64,7 +65,7 @@ class ProcessState:
     def close(self) -> None:
         """End processes and compilations, and remove temporary folders.
 
-        Evaluations in other processes fail afterwards.
+        Later evaluations in child processes fail.
         """
         while self._closings:  # other threads may add functions meanwhile
             for key in list(self._closings):
@@ -90,7 +91,7 @@ class ProcessState:
             close()
 
     def _forget_closings(self) -> None:
-        forks.never_destroy(self._closings)  # they contain file locks of the parent
+        forks.never_destroy(self._closings)  # the functions refer to file locks of the parent
         self._closings = {}
 
 

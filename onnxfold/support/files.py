@@ -1,7 +1,7 @@
 """Atomic writes of files, locks, and temporary folders.
 
-New files are written and synced in the folder of their target under temporary names. A rename then
-commits them. A writer holds a lock file in the same folder meanwhile. If the process is killed, the
+New files are written in the folder of their target under temporary names. A rename then commits the
+files. Meanwhile, the writer holds a lock file in the same folder. If the process is killed, the
 system releases the lock, but the lock file and temporary files remain. The next process that
 acquires the lock removes the temporary files of the target.
 
@@ -33,22 +33,23 @@ RECENT = 2_000_000_000
 """Nanoseconds within which two changes of a file may have the same time."""
 
 _LOCK = "lock"
-# File systems limit names to 255 bytes. This leaves room for prefix and suffix.
+# Maximum bytes of the name of a target in temporary names. File systems limit names to 255 bytes.
+# The difference leaves room for a prefix and a suffix.
 _MAX_NAME_BYTES = 200
 
 _OLD = "old"
-"""Windows: the end of the name of a file between the two renames that replace it."""
+"""On Windows, the end of the name of a replaced file between the two renames that replace it."""
 
 
 @dataclass
 class NewFile:
-    """A temporary file with its path and its descriptor, which is -1 if it is closed."""
+    """The path and the descriptor of a temporary file. The descriptor is -1 after `close`."""
 
     fd: int
     path: str
 
     def close(self) -> None:
-        """Close the descriptor if it is open, because Windows does not rename open files."""
+        """Close the descriptor if it is open. Windows does not rename open files."""
         if self.fd >= 0:
             descriptor, self.fd = self.fd, -1
             os.close(descriptor)
@@ -70,7 +71,7 @@ def check_path(path: str | os.PathLike[str]) -> None:
 
 
 def prefix(target: str) -> str:
-    """Return the common prefix of the paths of temporary files of ``target``."""
+    """Return the common prefix of the paths of the lock and the temporary files of ``target``."""
     folder, name = os.path.split(target)
     # models contain names of external data, so the name must be valid UTF-8
     if len(os.fsencode(name)) > _MAX_NAME_BYTES or not is_text(name):
@@ -93,17 +94,18 @@ def is_text(name: str) -> bool:
 def temporary_path(target: str, kind: str = "tmp") -> str:
     """Return a new path for a temporary file or folder of ``target``, in the same folder.
 
-    Leftovers of the kind ``tmp`` are removed when the target is locked next.
+    Files and folders of the kind ``tmp`` that a killed process leaves are removed when the target
+    is locked next.
     """
     return f"{prefix(target)}{secrets.token_hex(4)}.{kind}"
 
 
 @contextlib.contextmanager
 def locked(target: str) -> Iterator[bool]:
-    """Hold the lock of ``target``, after removing leftovers of killed processes.
+    """Hold the lock of ``target``, and first remove files that killed processes left.
 
-    The value of the context is whether the lock file existed. It may belong to another process, or
-    may be a leftover.
+    The value of the context is whether the lock file existed before. A killed process may have left
+    it, or another process may have held it.
     """
     path = prefix(target) + _LOCK
     existed = os.path.lexists(path)
@@ -115,11 +117,11 @@ def locked(target: str) -> Iterator[bool]:
 def restore(path: str) -> bool:
     """Restore the file at a path if a process was killed while it replaced the file on Windows.
 
-    If a running process replaces the file, wait until it has finished.
+    If a running process replaces the file, this function waits until the process has finished.
 
     Returns:
-        Whether the path is a file now. On other systems, the result is always False, because they
-        replace a file in one step.
+        Whether the path is a file now. On other systems than Windows, the result is always False,
+        because these systems replace a file in one step.
     """
     if CAN_REMOVE_OPEN_FILES:
         return False
@@ -185,10 +187,10 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
-    """Create a temporary file with the permissions of ``target``.
+    """Create a temporary file with the permissions of ``target``, if the target exists.
 
     The caller should hold the lock of the target. The file is removed at the end of the context
-    unless the caller has renamed it.
+    unless the caller has renamed the file. ``path`` is the path of the file; None for a new path.
     """
     owner = os.getpid()
     new = NewFile(-1, path or temporary_path(target))
@@ -205,7 +207,10 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
 
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
-    """Write a file that replaces ``target`` at the end, unless an error occurs."""
+    """Open a temporary file that replaces ``target`` at the end, unless an error occurs.
+
+    The lock of the target is held meanwhile. The content is not synced to the disk.
+    """
     with locked(target), new_file(target) as new:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
@@ -216,27 +221,33 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 def replace_file(new: str, path: str, target: str | None = None) -> str | None:
     """Replace the file at a path by a closed file. Memory mappings of the old file remain valid.
 
-    On Windows, this may take two renames. If the process is killed between them, the old file is
-    restored when the target is locked or loaded next, see `restore`.
+    On Windows, this may take two renames. If the process is killed between the renames, the old
+    file is restored when the target is locked or loaded next; see `restore`.
 
     Args:
         new: The path of the new file.
         path: The path to replace.
-        target: The target whose lock is held, or None for the path.
+        target: The target whose lock is held; None if the path itself is the target.
 
     Returns:
-        The new path of the old file if it is mapped on Windows and cannot be removed yet. It is
-        removed when the target is locked next.
+        The new path of the old file if the old file is mapped on Windows and cannot be removed yet.
+        It is removed when the target is locked next. In all other cases, None.
+
+    Raises:
+        OSError: The file cannot be replaced.
     """
     target = target or path
-    # Only a target needs a path from which it can be restored. Its old content does not depend on
-    # the other files while these are replaced.
+    # Only the target needs a path from which it can be restored. The old content of the target does
+    # not depend on the other files while these are replaced.
     aside = prefix(path) + _OLD if path == target else temporary_path(target)
     return system.replace_file(new, path, aside, lambda: temporary_path(target))
 
 
 def remove_file(target: str, path: str) -> str | None:
-    """Remove a file that belongs to a target, and ignore errors. See `replace_file`."""
+    """Remove a file that belongs to a target, and ignore errors.
+
+    Returns the new path of a file that Windows cannot remove yet, or None; see `replace_file`.
+    """
     with contextlib.suppress(OSError):
         return system.remove_file(path, lambda: temporary_path(target))
     return None
@@ -245,7 +256,9 @@ def remove_file(target: str, path: str) -> str | None:
 def rename_folder(folder: str, path: str) -> None:
     """Rename a folder to a path that does not exist.
 
-    On Windows, this fails if a file in the folder is in use.
+    Raises:
+        OSError: The folder cannot be renamed, for example because a file in it is in use on
+            Windows.
     """
     end_unused_mappings()
     os.rename(folder, path)
@@ -260,9 +273,10 @@ def remove_folder(path: str) -> None:
 
 
 def end_unused_mappings() -> None:
-    """Collect garbage on Windows, which does not remove files that are mapped.
+    """End the mappings of unused models on Windows, where a mapped file cannot be removed.
 
-    Unused models and graphs are reference cycles, which keep their files mapped until then.
+    Unused models and graphs are reference cycles. Their files remain mapped until the garbage
+    collection that this function runs. On other systems, nothing is done.
     """
     if not CAN_REMOVE_OPEN_FILES:
         gc.collect()
@@ -270,14 +284,15 @@ def end_unused_mappings() -> None:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
-    """Create a temporary folder, which is removed at the end of the context.
+    """Create a temporary folder that is removed at the end of the context.
 
-    The first call of a process also removes folders of killed processes with the same purpose and
-    parent.
+    The first call of a process for a purpose and a parent also removes folders that killed
+    processes left there.
 
     Args:
         purpose: The prefix of the folder's name.
-        parent: The folder in which it is created. None for the system's folder of temporary files.
+        parent: The folder in which the new folder is created. None for the system's folder of
+            temporary files.
 
     Yields:
         The real path of the folder.
@@ -297,16 +312,16 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
             if os.getpid() == owner:
                 try:
                     remove_folder(path)
-                finally:  # a signal may interrupt the removal
+                finally:  # a signal may have interrupted the removal
                     shutil.rmtree(path, ignore_errors=True)
                 if os.path.lexists(path):
                     in_use.add(path)
 
 
 class _FoldersInUse(set[str]):
-    """Scratch folders with files that this process still maps, which Windows does not remove.
+    """Scratch folders that Windows did not remove, because this process still maps their files.
 
-    If the process ends, the next process with the same purpose and parent removes them.
+    After the process has ended, the next process with the same purpose and parent removes them.
     """
 
     def remove_unused(self) -> None:
@@ -318,9 +333,10 @@ class _FoldersInUse(set[str]):
 
 
 def folder_of(owner: object, purpose: str) -> str:
-    """Create a temporary folder that is removed when its owner is destroyed, or Python exits.
+    """Return a new temporary folder that is removed when its owner is destroyed, or Python exits.
 
-    A forked process must create its own folder, because this process removes the folder.
+    `ProcessState.close` also removes the folder. A forked process must create its own folder,
+    because its parent removes this one.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(scratch_folder(purpose))
@@ -328,7 +344,7 @@ def folder_of(owner: object, purpose: str) -> str:
     return folder
 
 
-@functools.cache  # a folder of temporary files may have many entries
+@functools.cache  # a folder of temporary files may have many entries, so it is searched once
 def _remove_scratch(parent: str, purpose: str) -> None:
     remove_leftovers(parent, f"{glob.escape(purpose)}-????????")
 

@@ -1,7 +1,7 @@
-"""The user's cache folders, which are limited in bytes with LRU eviction.
+"""Cache folders of the user. Their size in bytes is limited by LRU eviction.
 
-An entry is a folder, or a file that refers to a folder. Its name is a hash. `touch` sets the
-modification time of an entry to the time of its last use.
+An entry is a folder, or a JSON file that refers to a folder. The name of an entry is a hash.
+`touch` sets the modification time of an entry to the time of its last use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENTRY = re.compile(r"[0-9a-f]{32,}(\.json)?")
 
 
 def user_folder(name: str) -> Path:
-    """Return the path of a cache folder of the user, which need not exist."""
+    """Return the path of a cache folder of the user. The folder may not exist."""
     cache_home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(cache_home):  # the specification ignores relative paths
         cache_home = ""
@@ -36,8 +36,8 @@ def make_folder(folder: Path) -> None:
     """Create a folder of `user_folder` if it does not exist.
 
     Raises:
-        OnnxFoldError: The folder cannot be created, because there is no home folder or its parent
-            is read-only.
+        OnnxFoldError: The folder cannot be created, for example because there is no home folder or
+            the parent folder is read-only.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -48,7 +48,10 @@ def make_folder(folder: Path) -> None:
 
 
 def bytes_allowed(variable: str, default: int) -> int:
-    """Return the maximum size of a folder in bytes, which an environment variable can set."""
+    """Return the maximum size of a cache folder in bytes, which an environment variable can set.
+
+    If the variable is not a number, a warning is logged, and the result is the default.
+    """
     text = os.environ.get(variable, "")
     if text.isdecimal():
         return int(text)
@@ -58,18 +61,20 @@ def bytes_allowed(variable: str, default: int) -> int:
 
 
 def touch(path: str | os.PathLike[str]) -> None:
-    """Set the time of the last use of an entry to now."""
+    """Set the time of the last use of an entry to the current time, and ignore errors."""
     with contextlib.suppress(OSError):  # the entry was removed, or is read-only
         os.utime(path)
 
 
 def put(new: str, path: str, max_bytes: int) -> None:
-    """Move an entry into a cache, and remove the least recently used entries if it is too large.
+    """Move an entry into a cache, and remove old entries if the cache would be too large.
+
+    The least recently used entries are removed first.
 
     Args:
-        new: The path of the new entry, of at most ``max_bytes``.
+        new: The path of the new entry, which has at most ``max_bytes`` bytes.
         path: The path of the entry in the cache. An existing entry is replaced.
-        max_bytes: The maximum size of the cache.
+        max_bytes: The maximum size of the cache in bytes.
 
     Raises:
         OSError: The cache cannot be changed.
@@ -110,7 +115,7 @@ def _remove_entry(path: str) -> bool:
 
 
 def _nbytes(path: str) -> int:
-    """Return the size of a file, or of the files in a folder."""
+    """Return the bytes of a file, or of all files directly in a folder."""
     if not os.path.isdir(path):
         return os.stat(path).st_size
     return sum(file.stat().st_size for file in os.scandir(path))

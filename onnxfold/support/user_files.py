@@ -14,11 +14,12 @@ def run_file(path: str | os.PathLike[str], content: str) -> ModuleType:
     """Run a Python file and return its module.
 
     Args:
-        path: The file.
+        path: The path of the file.
         content: A plural noun for the definitions in the file, for messages, such as ``rules``.
 
     Raises:
         UsageError: The file does not exist, is not a Python file, or raises an exception.
+        OnnxFoldError: The file raises this exception, or there is not enough memory.
     """
     if not os.path.isfile(path):
         raise UsageError(f"cannot load the {content}: no such file", file=path)
@@ -42,7 +43,10 @@ def run_file(path: str | os.PathLike[str], content: str) -> ModuleType:
 
 
 def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
-    """Return the innermost line of a file in an error's traceback, or by default ``line``."""
+    """Return the innermost line of a file in an error's traceback.
+
+    The result is ``line`` if the traceback has no line of the file.
+    """
     if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
         line = error.lineno or line
     frames = traceback.extract_tb(error.__traceback__)

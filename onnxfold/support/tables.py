@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table as RichTable
 
-# Columns if the output is not a terminal. Tables may be wider.
+# Maximum number of columns of a table if the output is not a terminal.
 _WIDTH = 160
-# Lines of a terminal of unknown size. They are not used, but Python requires a number.
+# Lines of a terminal of unknown size. The number is not used, but Python requires one.
 _HEIGHT = 24
 # Maximum number of characters of a text that is not wrapped.
 _MAX_UNWRAPPED = 12
@@ -35,12 +35,12 @@ _DELAY = 1.0
 class Table(NamedTuple):
     """A table to render.
 
-    A narrow terminal shows long texts on several lines, or rows as columns.
+    In a narrow terminal, long texts are wrapped, or rows are shown as columns.
 
     Attributes:
-        titles: Titles of the columns. A column is aligned right if its title starts with ">".
+        titles: The titles of the columns. A column is aligned right if its title starts with ">".
         rows: The texts of each row.
-        totals: Rows below a line at the end.
+        totals: The texts of each row below a line at the end of the table.
     """
 
     titles: Sequence[str]
@@ -49,9 +49,9 @@ class Table(NamedTuple):
 
 
 class Printable:
-    """Mixin for results that print as lines and tables, as HTML in notebooks.
+    """A mixin for results that are shown as lines and tables, and as HTML in notebooks.
 
-    A subclass defines `_text_parts`. Dataclasses need ``repr=False``.
+    A subclass defines `_text_parts`. A dataclass requires ``repr=False``.
     """
 
     def _text_parts(self, *args: Any, **options: Any) -> Iterable[str | Table]:
@@ -63,7 +63,7 @@ class Printable:
         return render(*self._text_parts(**options))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON-ready dictionary with stable keys."""
+        """Return the result as a dictionary with stable keys that JSON can represent."""
         return dict(_document(self))
 
     def __repr__(self) -> str:
@@ -75,9 +75,10 @@ class Printable:
 
 
 def _document(part: Any) -> Any:
-    """Return part of a result for JSON, with its `_derived` properties.
+    """Return a part of a result for JSON.
 
-    Infinite numbers and NaN are converted to strings.
+    A dataclass becomes a dictionary of its fields and of the properties that its `_derived` names.
+    Infinite numbers and NaN become strings.
     """
     if dataclasses.is_dataclass(part):
         names = [field.name for field in dataclasses.fields(part)]
@@ -96,7 +97,10 @@ def ops_table(
     bytes_before: int | None,
     bytes_after: int | None,
 ) -> Table:
-    """Return a table of the ops whose number changed, with totals of nodes and stored bytes."""
+    """Return a table of the ops whose number of nodes changed, with totals.
+
+    The totals are those of the nodes, and of the stored bytes if both are known.
+    """
     counts = {op: (before.get(op, 0), after.get(op, 0)) for op in {**before, **after}}
     changed = [(op, a, b) for op, (a, b) in counts.items() if a != b]
     changed.sort(key=lambda change: (-change[1], change[0]))
@@ -110,7 +114,7 @@ def ops_table(
 
 
 def render(*parts: str | Table) -> str:
-    """Return lines and tables as escaped text for standard output.
+    """Return lines and tables as text for standard output, with escaped control characters.
 
     The text is styled if standard output is a terminal.
     """
@@ -164,9 +168,10 @@ def _html_table(table: Table) -> str:
 
 
 def _rich(table: Table, columns: int) -> RichTable:
-    """Return a table for a terminal with a number of columns.
+    """Return a table for an output with a number of columns.
 
-    If the table is too wide, long texts are wrapped. If it is still too wide, it is transposed.
+    If the table is too wide, long texts are wrapped. If the table would still be too wide, it is
+    transposed if this makes it narrower.
     """
     from rich.box import SIMPLE_HEAD, Box
     from rich.table import Table as RichTable
@@ -199,20 +204,20 @@ def _rich(table: Table, columns: int) -> RichTable:
 
 
 def _transposed(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table with a row for each column. Its titles are the first texts of the rows."""
+    """Return the transposed table, whose titles are the first texts of the given rows."""
     first, *row_titles = [title.removeprefix(">") for title in titles]
     columns = zip(row_titles, *(row[1:] for row in rows), strict=True)
     return Table((first, *(f">{row[0]}" for row in rows)), list(columns))
 
 
 def _widths(table: Table) -> list[int]:
-    """Return the length of the longest text of each column."""
+    """Return the number of characters of the longest text of each column."""
     titles = [title.removeprefix(">") for title in table.titles]
     return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
 
 
 def bytes_text(size: int | None) -> str:
-    """Return a number of bytes with a decimal unit, such as "624.3 kB"."""
+    """Return a number of bytes with a decimal unit, such as "624.3 kB"; "unknown" for None."""
     from rich.filesize import decimal
 
     return "unknown" if size is None else decimal(size)
@@ -234,7 +239,10 @@ def time_text(seconds: float) -> str:
 
 
 def change_text(before: int, after: int) -> str:
-    """Return the relative change, such as "-31 %", or "" for a negligible one."""
+    """Return the relative change, such as "-31 %".
+
+    The text is empty for a change that rounds to 0 %, and if ``before`` is 0.
+    """
     percent = round(100 * (after - before) / before) if before else 0
     return f"{percent:+d} %" if percent else ""
 
@@ -251,9 +259,10 @@ def first_of(names: Sequence[str], max_names: int) -> str:
 
 
 class LateProgress(contextlib.ExitStack):
-    """A callback `(stage, done, total)` that shows a progress bar after a delay.
+    """A callback `(stage, done, total)` that shows a progress bar on standard error after a delay.
 
-    Without a terminal on standard error, or for short work, rich is not imported.
+    Nothing is shown, and rich is not imported, if standard error is not a terminal or the work ends
+    before the delay.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -264,7 +273,7 @@ class LateProgress(contextlib.ExitStack):
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Update the bar of a stage, in units of work."""
+        """Update the bar of a stage to ``done`` out of ``total`` units of work."""
         if not self._enabled or time.monotonic() - self._start < _DELAY:
             return
         if self._bar is None:

@@ -2,16 +2,18 @@
 
 The arguments and results of a function are a JSON document and a list of arrays. Requests and
 answers are lines of JSON on the standard input and output of the process. Arrays are memory-mapped
-files in the scratch folder of the call, which also contains temporary files.
+files in the scratch folder of the call. This folder also contains temporary files of the call.
 
-Each process leads its own process group and session. The group receives SIGTERM, then SIGKILL, when
-the process is closed, when a call exceeds its time limit, and when the caller is killed, which
-closes the standard input. The scratch folder is removed with its contents.
+Each process leads its own group of processes. The group receives SIGTERM, then SIGKILL, when the
+process is closed, when a call exceeds its time limit, and when the caller ends. The process notices
+the end of the caller by the end of its standard input. The scratch folder is removed with its
+contents after each call.
 
-Processes belong to a group (`Processes`) of the current thread or one that all threads share. A
-group keeps a limited number of idle processes for later calls of any thread (`run(keep=True)`). An
-idle process ends itself after some time. A forked process does not use the processes of its parent.
-It closes its copies of their pipes and starts its own processes.
+The processes that a thread starts belong to a set (`Processes`), which is that of the current
+context or one that all threads share. A set keeps a limited number of idle processes for later
+calls of any thread (`run(keep=True)`). An idle process ends itself after some time. A forked
+process does not use the processes of its parent. It closes its copies of the pipes to them, and
+starts its own processes.
 """
 
 from __future__ import annotations
@@ -48,13 +50,14 @@ _PROGRAM = (
 )
 # Seconds between the request to end a group and killing it.
 _GRACE = 5.0
-# Bytes whose write fails on a full file system, even if the system buffers some of them.
+# A write of this many bytes fails on a full file system, even if the system buffers some of them.
 _PROBE = 1 << 16
-# Bytes that are kept of the start of the output, and of its end.
+# Bytes of a long output that are kept at its start and at its end.
 _KEPT_OUTPUT = 1 << 16
-# Maximum number of idle processes. Each takes about 60 MB.
+# Maximum number of idle processes of a set. Each process takes about 60 MB.
 _MAX_IDLE = min(4, os.cpu_count() or 1)
-# Longer than the time between models of a batch or between starts of sessions.
+# Seconds after which an idle process ends itself. This is longer than the time between models of a
+# batch or between starts of sessions.
 _IDLE_SECONDS = 30.0
 # The answer of an idle process before it ends itself.
 _IDLE_END = {"idle": True}
@@ -66,10 +69,11 @@ class Failure(Exception):
     """A function in another process failed. The message is one line.
 
     Attributes:
-        kind: The class of the exception that the function raised. "late" if it exceeded its time
-            limit, "ended" if the process ended, "stopped" if the group of processes is closed.
-        code: The exit code of a process that ended, -n for signal n.
-        output: The output of the process, or the start and the end of a long output.
+        kind: The name of the class of the exception that the function raised. "late" if the call
+            exceeded its limit of wall time, "MemoryError" if the process exceeded its memory limit,
+            "ended" if the process ended otherwise, "stopped" if the set of processes is closed.
+        code: The exit code of a process that ended, or -n for signal n. Otherwise 0.
+        output: The standard error output of the process, or the start and the end of a long output.
     """
 
     def __init__(self, message: str, kind: str, *, code: int = 0, output: str = "") -> None:
@@ -95,22 +99,25 @@ def run(
 
     Args:
         function: A function of a module, as ``"package.module:function"``.
-        request: Its first argument, which JSON can represent.
-        arrays: Its second argument, arrays of any dtype of NumPy and ml_dtypes except objects.
-        seconds: Limit of wall time, or None.
-        cpu_seconds: Limit of CPU time, or 0 for no limit.
-        memory: Limit of private memory in bytes, see `system.limited`, or None.
-        keep: Whether to use an idle process, and to keep the process for later calls unless the
-            call fails.
+        request: The first argument of the function, which JSON can represent.
+        arrays: The second argument of the function: arrays of any dtype of NumPy and ml_dtypes
+            except objects.
+        seconds: The limit of wall time; None for no limit.
+        cpu_seconds: The limit of CPU time in seconds; 0 for no limit.
+        memory: The limit of private memory in bytes, see `system.limited`; None for no limit.
+        keep: Whether to use an idle process if there is one, and to keep the process for later
+            calls unless the call fails.
         grace: Seconds between the request to end the process and killing it.
-        processes: The group of the process. None for the group of the current thread.
+        processes: The set of the process. None for the set of the current context, or by default
+            the set that all threads share.
 
     Returns:
         The answer and the arrays of the function. The arrays are memory-mapped and read-only,
         except on Windows, where they are in memory.
 
     Raises:
-        Failure: The function raises an exception or exceeds a limit, or the process ends.
+        Failure: The process cannot be started or ends, or the function raises an exception or
+            exceeds a limit.
     """
     group = processes or _current_group()
     process = group.take(keep=keep)
@@ -135,18 +142,20 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command like `run` runs a function.
+    """Run a command in a separate process, as `run` runs a function.
 
     Args:
         command: The program and its arguments.
-        seconds: Limit of wall time.
-        memory: Limit of private memory of each process in bytes, or None.
-        folder: The working directory, also for temporary files.
-        environment: The environment variables, by default those of this process.
+        seconds: The limit of wall time.
+        memory: The limit of private memory of each process in bytes; None for no limit.
+        folder: The working folder and the folder of temporary files of the command. None for the
+            working folder of this process and a temporary folder.
+        environment: The environment variables; None for those of this process.
         removal: A command that removes the container of the command if the command is killed.
 
     Returns:
-        The exit code (-n for signal n) and the output, or the start and the end of a long output.
+        The exit code (-n for signal n) and both outputs. Only the start and the end of a long
+        output are returned.
 
     Raises:
         Failure: The command cannot be run or exceeds its time limit.
@@ -161,7 +170,10 @@ def run_command(
 
 @contextlib.contextmanager
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Provide threads that run functions in other processes. The processes end with the context."""
+    """Provide an executor of threads that run functions in their own set of processes.
+
+    The threads and the processes end with the context.
+    """
     group = Processes()
     executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
     THIS_PROCESS.close_with(executor, group.close)
@@ -174,9 +186,9 @@ def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 class Processes:
-    """The processes that a group of threads has started.
+    """A set of processes that one or more threads started.
 
-    In a forked process, the copy of the group is empty.
+    In a forked process, the copy of the set is empty.
 
     Args:
         idle_seconds: Seconds after which an idle process ends itself.
@@ -191,14 +203,17 @@ class Processes:
         forks.reset_after_fork(self, Processes._forget)
 
     def enter(self) -> None:
-        """Add the processes that the current thread starts from now on to this group."""
+        """Make this set the set of processes that the current thread starts from now on."""
         _group.set(self)
 
     def take(self, *, keep: bool) -> _Process:
         """Return an idle process that has not ended, or a new process.
 
         Args:
-            keep: Whether the call allows an idle process.
+            keep: Whether an idle process may be returned.
+
+        Raises:
+            Failure: A new process cannot be started, or the set is closed.
         """
         while keep:
             with self._lock:
@@ -211,7 +226,7 @@ class Processes:
         return _Process(self)
 
     def give_back(self, process: _Process, *, keep: bool) -> None:
-        """Keep a process for later calls, or close it."""
+        """Keep a process for later calls if ``keep`` is True and there is room, or close it."""
         with self._lock:
             keep = keep and not self.is_closed and len(self._idle) < _MAX_IDLE
             if keep:
@@ -220,18 +235,18 @@ class Processes:
             process.close()
 
     def close(self) -> None:
-        """End the processes of the group. Later calls in it fail immediately."""
+        """End the processes of the set. Later calls that use the set fail immediately."""
         self.is_closed = True
         for end in (_Process.ask_to_end, _Process.close):
             for process in [*self.processes]:
                 end(process)
         with self._lock:
-            self._idle.clear()  # destroys the processes' objects, which closes the pipes
+            self._idle.clear()  # the destructors of the objects close the pipes
 
     def _forget(self) -> None:
-        """Close this forked process's copies of the pipes to the processes of its parent.
+        """Close the copies of the pipes to the processes of the parent, in a forked process.
 
-        Otherwise these processes would not notice the end of the parent.
+        Otherwise, these processes would not notice the end of the parent.
         """
         for process in self.processes:
             process.close_pipes()
@@ -240,8 +255,8 @@ class Processes:
 
 
 _group: contextvars.ContextVar[Processes] = contextvars.ContextVar("processes")
-"""The group of the current context. It is not an argument, because backends of other packages call
-the same functions without a group."""
+"""The set of processes of the current context. The set is not an argument, because backends of
+other packages call the same functions without such an argument."""
 
 
 def _current_group() -> Processes:
@@ -249,11 +264,15 @@ def _current_group() -> Processes:
 
 
 class _IdleProcessEnded(Exception):
-    """A kept process ended itself before it read the request."""
+    """Raised if a kept process ended itself before it read the request."""
 
 
 class _Process:
-    """A running process. The constructor raises a `Failure` if the process cannot be started."""
+    """A running process.
+
+    Raises:
+        Failure: The process cannot be started, or its set is closed.
+    """
 
     def __init__(self, group: Processes) -> None:
         self.grace = _GRACE
@@ -297,7 +316,10 @@ class _Process:
     def call(
         self, call: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function with a request and limits, see `run`. Close the process if it fails."""
+        """Run a function with a request and limits; see `run`.
+
+        If the call fails, the process is closed.
+        """
         timer = threading.Timer(min(seconds or 0, threading.TIMEOUT_MAX), self._expire)
         try:
             with files.scratch_folder("isolated") as folder:
@@ -337,7 +359,7 @@ class _Process:
         return answer["result"], [_load(*array) for array in answer["arrays"]]
 
     def _answer(self, request: str) -> Any:
-        """Send a line to the process and return its answer, or None if the process ends."""
+        """Send a line to the process, and return the answer; None if the process ends."""
         assert self._popen.stdin is not None and self._popen.stdout is not None
         unsent = memoryview(request.encode() + b"\n")
         with contextlib.suppress(BrokenPipeError, ValueError):  # the process ended or is closed
@@ -362,7 +384,10 @@ class _Process:
             self._popen.stdin.close()
 
     def close(self) -> None:
-        """Terminate the process with its group."""
+        """End the process and its group, and wait until the process has ended.
+
+        If the process does not end within the grace period, it is killed.
+        """
         try:
             self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -387,9 +412,9 @@ def _working_folder() -> str | None:
 
 
 def _store(path: str, array: Array) -> tuple[str, str]:
-    """Write an array, and return its path and the name of a dtype that .npy files do not support.
+    """Write an array to a .npy file, and return the path and the name of the dtype.
 
-    The name is "" for dtypes of NumPy.
+    The name is "" for dtypes of NumPy, which .npy files support.
     """
     import numpy as np
 
@@ -398,7 +423,7 @@ def _store(path: str, array: Array) -> tuple[str, str]:
     try:
         np.save(path, words, allow_pickle=False)
     except OSError as error:
-        if error.errno is None:  # NumPy omits the reason, so fail again with an error that has it
+        if error.errno is None:  # NumPy omits the reason, so another write raises a complete error
             with open(path, "ab") as file:
                 file.write(bytes(_PROBE))
         raise
@@ -438,7 +463,10 @@ def _message(error: BaseException) -> str:
 
 
 def main(idle_seconds: float) -> None:
-    """Run functions until the caller closes the standard input or ends."""
+    """Run functions until the caller closes the standard input or ends.
+
+    The process also ends if no request arrives for ``idle_seconds``.
+    """
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -466,7 +494,7 @@ def _listen(requests: Iterator[str], pending: queue.SimpleQueue[str]) -> None:
     for line in requests:
         pending.put(line)
     pending.put("")  # ends an idle process
-    # ends a busy process and its children, and lets them remove incomplete files
+    # the signal ends a busy process and its children, which can remove incomplete files
     system.request_end_of_own_group()
     time.sleep(_GRACE)
     system.end_group(0)

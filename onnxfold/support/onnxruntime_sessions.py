@@ -1,8 +1,8 @@
 """Sessions of onnxruntime, their options, and conversion of values from and to NumPy.
 
-All access to onnxruntime is in this module. Where possible, converted values share memory. Modules
-other than NumPy and onnxruntime are imported only for strings and for element types that NumPy does
-not have.
+All modules except `onnxfold.runtime.inference_session` open sessions by `open_session`. Where
+possible, converted values share memory. Packages other than NumPy and onnxruntime are imported only
+for strings and for element types that NumPy does not have.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ logger = logging.getLogger("onnxfold")
 
 Array = npt.NDArray[Any]
 Feed = Any
-"""A NumPy array, also of a dtype of ml_dtypes, an ``onnxruntime.OrtValue``, or a sequence."""
+"""An ``onnxruntime.OrtValue``, a sequence, or a NumPy array, perhaps of a dtype of ml_dtypes."""
 
 CPU = ("CPUExecutionProvider",)
 
+# Names of element types in NumPy and ml_dtypes that differ from onnxruntime's names.
 _NUMPY_NAMES = {
     "float": "float32",
     "double": "float64",
@@ -43,7 +44,7 @@ _NUMPY_NAMES = {
 }
 
 
-# The options that make a session write files, with values that disable writing.
+# The options that make a session write files, with the values that disable writing.
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
 DECIDING = (
@@ -104,11 +105,11 @@ _NEG = (
 )
 
 _PROBE = Path(__file__).with_name("probe.onnx")
-"""A model with an Add node, whose second operand is an external initializer in the same file."""
+"""A model with an Add node. The second operand is an external initializer in the file itself."""
 
 
 class _OptionsLock(forks.Lock):
-    """The lock that is held while options of the caller are changed temporarily."""
+    """The lock that is held while session options of the caller are changed temporarily."""
 
 
 def open_session(
@@ -116,7 +117,7 @@ def open_session(
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = CPU,
 ) -> onnxruntime.InferenceSession:
-    """Open a serialized model, or the model at a path.
+    """Open a session on a serialized model, or on the model at a path.
 
     Raises:
         Exception: onnxruntime cannot open the model. Its exceptions have no common base class.
@@ -131,12 +132,12 @@ def open_session(
 
 
 def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxruntime.SessionOptions:
-    """Return options of a session without log messages.
+    """Return session options that log only fatal errors.
 
     Args:
         threads: The number of threads, or 0 for onnxruntime's default.
-        node_by_node: Whether to disable all optimizations and the reuse of memory. This includes
-            prepacking, which changes the order of summation in a product with a constant operand.
+        node_by_node: Whether to disable all optimizations and the reuse of memory. Prepacking is
+            also disabled, because it changes the order of summation in a product with a constant.
     """
     import onnxruntime as ort
 
@@ -157,7 +158,7 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
 
 
 def default_options() -> onnxruntime.SessionOptions:
-    """Return onnxruntime's default options with a shorter spin time of threads.
+    """Return onnxruntime's default options, but with a short spin time of threads.
 
     Threads of the entry session that wait for work in a loop would slow down the next fold.
     """
@@ -171,7 +172,8 @@ def default_options() -> onnxruntime.SessionOptions:
 def fold_options(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
     """Return a copy of the caller's options for runtime_fold, without an arena.
 
-    The results of runtime_fold are freed separately, but an arena can only be freed as a whole.
+    The results of runtime_fold are freed separately, but an arena can only be freed as a whole. The
+    copy also disables writing of files, and the options that `copy_of` omits are missing.
     """
     copy = copy_of(options)
     copy.enable_cpu_mem_arena = False
@@ -188,9 +190,10 @@ def fold_options(options: onnxruntime.SessionOptions | None) -> onnxruntime.Sess
 
 
 def key_of(options: onnxruntime.SessionOptions | None) -> str:
-    """Return the options that may affect the bits of results as a string.
+    """Return a string of the options that may affect the bits of results.
 
-    The number of threads is one of them, because it affects the order of summation.
+    The number of threads is one of these options, because it affects the order of summation. For
+    None, the string is the number of processors.
     """
     if options is None:
         return f"{processors()}"
@@ -201,7 +204,10 @@ def key_of(options: onnxruntime.SessionOptions | None) -> str:
 
 
 def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:
-    """Return the configuration entries of session options that are set, by name."""
+    """Return those configuration entries of session options that are set, by name.
+
+    Only entries in ``names`` are returned.
+    """
     entries = {}
     for name in names:
         with contextlib.suppress(RuntimeError):  # the entry is not set
@@ -212,14 +218,20 @@ def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dic
 def with_data_below(
     folder: str, options: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
-    """Return a copy of options, without custom ops, with a folder for external data."""
+    """Return a copy of options with ``folder`` as the folder of external data.
+
+    None stands for `default_options`. The copy omits the same options as `copy_of`.
+    """
     copy = default_options() if options is None else copy_of(options)
     copy.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return copy
 
 
 def copy_of(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Return a copy of options, without libraries of custom ops and without files in memory."""
+    """Return a copy of options, without libraries of custom ops and data in memory.
+
+    None stands for onnxruntime's defaults.
+    """
     import onnxruntime as ort
 
     if options is None:
@@ -234,9 +246,9 @@ def copy_of(options: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOp
 def _opened_with(
     model: bytes | Path, options: onnxruntime.SessionOptions
 ) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-    """Open a session with options of the caller, except those for writing files.
+    """Open a session with options of the caller, except the options for writing files.
 
-    Return the session and the values of the excluded options.
+    Returns the session and the values of the excluded options. The caller's options are restored.
     """
     with THIS_PROCESS.shared(_OptionsLock):
         writing = {name: getattr(options, name) for name in _WRITING}
@@ -254,8 +266,8 @@ def provides_data(options: onnxruntime.SessionOptions) -> bool:
 
     Such data cannot be read from the options. But with such options, onnxruntime only opens models
     that have these external initializers, or whose data files are all in memory. The only
-    initializer of the probe is in its own file, so opening the probe fails. If opening fails for
-    another reason, the result is also True.
+    initializer of the probe model is in the model's own file, so opening the probe model fails. If
+    this fails for another reason, the result is also True.
     """
     try:
         _opened_with(_PROBE, options)
@@ -266,10 +278,10 @@ def provides_data(options: onnxruntime.SessionOptions) -> bool:
 
 
 def provides_initializers(options: onnxruntime.SessionOptions, names: Iterable[str]) -> bool:
-    """Return whether ``add_initializer`` was called on options with one of these names.
+    """Return whether ``add_initializer`` was called on the options with one of these names.
 
     The names cannot be read from the options. But onnxruntime raises an error if another value is
-    added for the same name.
+    added for the same name. If this fails for another reason, the result is also True.
     """
     import onnxruntime as ort
 
@@ -292,7 +304,7 @@ def write_optimized(
     Args:
         options: The options to change.
         path: The path of the model. The weights are written to ``PATH.data``.
-        entries: Further configuration entries, without the prefix "session.".
+        entries: Further configuration entries, by name without the prefix "session.".
 
     Returns:
         The same options.
@@ -314,7 +326,7 @@ def register_custom_ops(
 
     Raises:
         MissingFileError: A library does not exist.
-        UsageError: A file is not a library of custom ops.
+        UsageError: onnxruntime cannot load a file as a library of custom ops.
     """
     for library in libraries:
         if not os.path.exists(library):
@@ -327,10 +339,10 @@ def register_custom_ops(
 
 
 def available_providers(providers: Sequence[Any] | None) -> list[Any]:
-    """Return the execution providers after checking them, or by default the CPU provider.
+    """Return the execution providers if all are available; the CPU provider if none are given.
 
     Raises:
-        UsageError: A provider is not available. onnxruntime itself only logs a warning.
+        UsageError: A provider is not available. onnxruntime itself would only log a warning.
     """
     import onnxruntime as ort
 
@@ -347,7 +359,8 @@ def available_providers(providers: Sequence[Any] | None) -> list[Any]:
 def message_of(error: Exception) -> str:
     """Return the message of an error as one line of at most 300 characters.
 
-    Error codes and source locations of onnxruntime are removed.
+    Error codes and source locations of onnxruntime are removed. If an op is not registered, the
+    line also names the option for custom ops, and may be longer.
     """
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
@@ -368,7 +381,8 @@ def ort_value(feed: Feed) -> onnxruntime.OrtValue:
     copied.
 
     Raises:
-        UsageError: onnxruntime does not support the feed.
+        UsageError: The feed is neither an array nor an OrtValue, or onnxruntime does not support
+            the dtype.
     """
     import onnxruntime as ort
 
@@ -389,7 +403,7 @@ def ort_value(feed: Feed) -> onnxruntime.OrtValue:
 
 
 def _foreign_value(array: Array) -> onnxruntime.OrtValue:
-    """Return the value of an array of a dtype of ml_dtypes.
+    """Return an array of a dtype of ml_dtypes as a value of onnxruntime.
 
     onnxruntime packs several elements of less than a byte into a byte.
     """
@@ -407,10 +421,10 @@ def _foreign_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def _text_value(array: Array) -> onnxruntime.OrtValue:
-    """Return the value of an array of strings.
+    """Return an array of strings as a value of onnxruntime.
 
-    onnxruntime cannot create such a value from an array, so a model returns the strings. Bytes are
-    in UTF-8, and other objects are converted by ``str``.
+    onnxruntime cannot create such a value from an array, so a model returns the strings.
+    `texts_of` converts the elements.
     """
     import onnx
 
@@ -427,13 +441,17 @@ def _text_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def texts_of(array: Array) -> list[bytes]:
-    """Return the elements of an array of strings in UTF-8."""
+    """Return the elements of an array of strings as bytes in UTF-8.
+
+    Elements of an array of bytes are returned unchanged. All other elements are converted by
+    ``str``.
+    """
     elements = array.ravel().tolist()
     return elements if array.dtype.kind == "S" else [str(text).encode() for text in elements]
 
 
 def array_of(value: Feed) -> Array:
-    """Return a tensor as an array.
+    """Return a tensor as an array. An array is returned as it is.
 
     The array shares the memory of the tensor. Strings and elements of less than a byte are copied.
 
@@ -462,7 +480,7 @@ def array_of(value: Feed) -> Array:
 
 
 def bytes_at(address: int, nbytes: int, owner: Any) -> Array:
-    """Return memory as a writable array, uint8[nbytes], with a reference to the owner."""
+    """Return memory as a writable array, uint8[nbytes], which keeps ``owner`` alive."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
@@ -497,12 +515,12 @@ def _is_tensor(value: Feed) -> bool:
 
 
 def size_in_bytes(value: onnxruntime.OrtValue) -> int:
-    """Return the bytes of a tensor of numbers, or 0 for other values."""
+    """Return the number of bytes of a tensor of numbers, or 0 for any other value."""
     return int(value.tensor_size_in_bytes()) if _is_tensor(value) and not is_text(value) else 0
 
 
 def numpy_name(dtype: str) -> str:
-    """Return the name of an element type of onnxruntime in NumPy or ml_dtypes."""
+    """Return the name in NumPy or ml_dtypes of an element type of onnxruntime, such as "float"."""
     return _NUMPY_NAMES.get(dtype, dtype)
 
 

@@ -1,7 +1,7 @@
 """All code that depends on the operating system: Linux, macOS or Windows.
 
-Other modules only use functions of this package and the portable part of `os`, which
-`tests/packaging/test_operating_systems.py` checks. Differences that callers must consider are
+Other modules only use functions of this package and the portable part of `os`.
+`tests/packaging/test_operating_systems.py` checks this. Differences that callers must consider are
 values such as `CAN_REMOVE_OPEN_FILES`. psutil and subprocess are imported at their first use,
 because importing them takes longer than importing onnxfold.
 """

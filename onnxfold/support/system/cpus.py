@@ -1,4 +1,4 @@
-"""The system, its CPU and the features of the CPU."""
+"""The system, and the number, features and levels of its CPUs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ CPU_LEVELS = {
     "x86-64-v3": ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"),
     "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 }
-"""Micro-architecture levels of x86-64, with the features that each adds, by Linux's names.
+"""Micro-architecture levels of x86-64, with the features that each level adds.
 
-The levels are those of the System V psABI, which compilers accept as names of CPUs.
+The features have Linux's names. The levels are those of the System V psABI. Compilers accept these
+levels as names of CPUs.
 """
 
 
@@ -47,7 +48,10 @@ def system_description() -> str:
 
 @functools.cache
 def cpu_features() -> str:
-    """Return the architecture, and a hash of the CPU's features, or of its model if unknown."""
+    """Return the architecture and a hash of the CPU's features, joined by a hyphen.
+
+    If the features are unknown, the hash is that of the name of the CPU's model.
+    """
     features = " ".join(sorted(_cpu_flags())) or _cpu_model()
     digest = hashlib.sha256(features.encode()).hexdigest()[:16]
     return f"{platform.machine()}-{digest}"
@@ -55,9 +59,10 @@ def cpu_features() -> str:
 
 @functools.cache
 def cpu_levels() -> tuple[str, ...]:
-    """Return the levels in `CPU_LEVELS` that this CPU is known to have, the lowest one first.
+    """Return the levels in `CPU_LEVELS` that this CPU is known to have, in ascending order.
 
-    Outside of Linux, no features are known, so the result is at most the first level.
+    Outside of Linux, no features are known, so only the first level is returned on x86-64. On other
+    architectures, the result is empty.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
@@ -71,7 +76,7 @@ def cpu_levels() -> tuple[str, ...]:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Return the names of the CPU's features. On other systems than Linux, the set is empty."""
+    """Return Linux's names of the CPU's features. On other systems, the set is empty."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -81,7 +86,10 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def _cpu_model() -> str:
-    """Return the name of the CPU's model. On macOS, `platform.processor` returns the family."""
+    """Return the name of the CPU's model.
+
+    On macOS, `platform.processor` returns only the family, so the result of sysctl is preferred.
+    """
     if sys.platform == "darwin":
         import subprocess
 

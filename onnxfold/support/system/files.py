@@ -20,13 +20,14 @@ if sys.platform == "darwin":
     import fcntl
 
 CAN_REMOVE_OPEN_FILES = sys.platform != "win32"
-"""Whether a file that is open or memory-mapped can be removed or replaced by another one."""
+"""Whether a file that is open or memory-mapped can be removed, or replaced by another file."""
 
 TEMPORARY_FOLDER_VARIABLES = ("TMPDIR", "TEMP", "TMP") if sys.platform == "win32" else ("TMPDIR",)
-"""Environment variables with the folder for temporary files. Python reads TMPDIR on Windows, too,
-before TEMP and TMP, which other programs read."""
+"""Environment variables with the folder for temporary files. On Windows, Python reads TMPDIR first,
+then TEMP and TMP. Other programs on Windows read only TEMP and TMP."""
 
-_PERMISSIONS = 0o666  # of new files, before the umask of the process is applied
+# Permissions of new files, before the umask of the process is applied.
+_PERMISSIONS = 0o666
 
 # FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of Windows' winnt.h
 _FILE_SHARE_ALL = 1 | 2 | 4
@@ -34,7 +35,8 @@ _FILE_SHARE_ALL = 1 | 2 | 4
 # OPEN_MAX in macOS's sys/syslimits.h. setrlimit(2) rejects a higher soft limit.
 _OPEN_MAX = 10240
 
-# `allow_open_files` raises the limit to this multiple, so that the next calls need not change it.
+# `allow_open_files` raises the limit to this multiple of ``count``, so that the next calls need not
+# change the limit.
 _RAISE = 4
 
 
@@ -42,12 +44,12 @@ _RAISE = 4
 
 
 def open_to_read(path: str) -> int:
-    """Return a descriptor of the file at a path. Opening a named pipe does not block.
+    """Return a descriptor for reading the file at a path. Opening a named pipe does not block.
 
-    The file can be renamed while it is open, also on Windows.
+    The file can be renamed while it is open, even on Windows.
 
     Raises:
-        OSError: The file cannot be opened. On Windows, this includes a folder.
+        OSError: The file cannot be opened. On Windows, a folder cannot be opened.
     """
     if sys.platform == "win32":
         if os.path.isdir(path):
@@ -75,19 +77,20 @@ def create_file(path: str) -> int:
 def copy_permissions(path: str, descriptor: int) -> None:
     """Give an open file the permissions of the file at a path.
 
-    On Windows, files have no such permissions. The file inherits those of its folder.
+    On Windows, files have no such permissions, and nothing is done. A new file inherits the
+    permissions of its folder.
 
     Raises:
-        FileNotFoundError: The path does not exist.
+        FileNotFoundError: The path does not exist, except on Windows.
     """
     if sys.platform != "win32":
         os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode))
 
 
 def allow_open_files(count: int) -> None:
-    """Increase the soft limit of open files, as far as allowed, if it is below ``count``.
+    """Increase the soft limit of open files, as far as allowed, if the limit is below ``count``.
 
-    Windows has no such limit.
+    On Windows, which has no such limit, nothing is done.
     """
     if sys.platform != "win32":
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -108,18 +111,19 @@ def allow_open_files(count: int) -> None:
 def replace_file(new: str, path: str, aside: str, new_path: Callable[[], str]) -> str | None:
     """Rename a file, and replace an existing file at the new path.
 
-    Windows cannot replace a file that is open or mapped, but can rename it if it was opened by
-    `open_to_read`. In this case, the function renames both files. Mappings of the file remain
-    valid. Between the two renames, the path does not exist.
+    Windows cannot replace a file that is open or mapped, but can rename a file that was opened by
+    `open_to_read`. In this case, the function renames both files. Mappings of the replaced file
+    remain valid. Between the two renames, the new path does not exist.
 
     Args:
         new: The path of a closed file.
         path: The new path.
         aside: The path of the replaced file between the two renames.
-        new_path: Returns an unused path in the same folder, for the replaced file afterwards.
+        new_path: A function that returns an unused path in the same folder, for a replaced file
+            that is still in use.
 
     Returns:
-        The new path of the replaced file, or None if it was removed.
+        The path of the replaced file if it is still in use on Windows; otherwise None.
 
     Raises:
         OSError: The file cannot be renamed. The existing file is unchanged.
@@ -146,11 +150,12 @@ def replace_file(new: str, path: str, aside: str, new_path: Callable[[], str]) -
 
 
 def remove_file(path: str, new_path: Callable[[], str]) -> str | None:
-    """Remove a file. On Windows, a file that is open or mapped is renamed, see `replace_file`.
+    """Remove a file. On Windows, a file that is open or mapped is renamed; see `replace_file`.
 
     Args:
         path: The path of the file.
-        new_path: Returns an unused path in the same folder, for the file if it is in use.
+        new_path: A function that returns an unused path in the same folder, for a file that is in
+            use.
 
     Returns:
         The new path of the file, or None if it was removed.
@@ -183,13 +188,13 @@ if sys.platform == "win32":
     _position_lock = threading.Lock()
 
     def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
-        """Write bytes at an offset and return their number. Thread-safe."""
+        """Write bytes at an offset, and return the number of written bytes. Thread-safe."""
         with _position_lock:
             os.lseek(descriptor, offset, os.SEEK_SET)
             return os.write(descriptor, data)
 
     def pread(descriptor: int, nbytes: int, offset: int) -> bytes:
-        """Read bytes at an offset. Thread-safe."""
+        """Return up to ``nbytes`` bytes at an offset. Thread-safe."""
         with _position_lock:
             os.lseek(descriptor, offset, os.SEEK_SET)
             return os.read(descriptor, nbytes)
@@ -200,15 +205,15 @@ else:
 
 
 def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -> int:
-    """Copy bytes between files by a system call, and return their number.
+    """Copy bytes between files by a system call, and return the number of copied bytes.
 
-    The result is 0 if the call fails or is not available. The caller then copies the bytes by
-    reading and writing, which reports an error.
+    The result is 0 if the call fails or is not available. The caller must then copy the bytes by
+    reading and writing, which raises an exception for an error.
 
     Args:
         source: The descriptor to read from.
         target: The descriptor to write to.
-        nbytes: The number of bytes.
+        nbytes: The maximum number of bytes to copy.
         start: The offset in the source.
         offset: The offset in the target.
     """
@@ -222,8 +227,8 @@ def copy_range(source: int, target: int, nbytes: int, start: int, offset: int) -
 def release_pages(mapped: mmap.mmap, start: int, nbytes: int) -> None:
     """Remove unmodified pages of a mapped file from the memory of this process.
 
-    The system reads the pages again on access. Windows has no such call, but removes such pages
-    under memory pressure.
+    The system reads the pages again on access. On Windows, nothing is done. Windows itself removes
+    such pages if memory is scarce.
     """
     if sys.platform != "win32":
         mapped.madvise(mmap.MADV_DONTNEED, start, nbytes)
@@ -243,9 +248,10 @@ def sync_file(descriptor: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Write the content of a file to the disk, in part asynchronously on some systems.
+    """Write the content of a file to the disk.
 
-    The caller must call `sync_file` afterwards.
+    On some systems, the metadata or the cache of the disk may be written later. The caller must
+    call `sync_file` afterwards.
     """
     if sys.platform == "linux":
         os.fdatasync(descriptor)
@@ -255,14 +261,14 @@ def sync_data(descriptor: int) -> None:
 
 def sync_path(path: str | os.PathLike[str]) -> None:
     """Wait until the content of the file at a path is on the disk."""
-    # Windows only syncs files that are open for writing.
+    # Windows syncs only files that are open for writing.
     mode = "r+b" if sys.platform == "win32" else "rb"
     with open(path, mode) as file:
         sync_file(file.fileno())
 
 
 def sync_folder(path: str) -> None:
-    """Wait until the entries of a folder are on the disk, if the system supports that."""
+    """Wait until the entries of a folder are on the disk, if the system supports this."""
     if sys.platform == "win32":
         return  # folders cannot be opened
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -281,7 +287,8 @@ def sync_folder(path: str) -> None:
 def writable_by_others(status: os.stat_result) -> bool:
     """Return whether a user other than this one and root owns a file or folder or can write to it.
 
-    The result is False on Windows, where the status of a file does not contain its access rights.
+    The owner is another user, or the permissions allow the group or others to write. The result is
+    False on Windows, where the status of a file does not contain its access rights.
     """
     if sys.platform == "win32":
         return False

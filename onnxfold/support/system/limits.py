@@ -1,9 +1,9 @@
 """Limits of the memory and the CPU time of this process.
 
-Linux limits both, and the memory of each process that this one starts (RLIMIT_DATA). macOS only
-limits the CPU time. Windows has no limits. Where a limit is missing, a thread of this process
-measures memory and time several times a second, and ends the process if they exceed the limit
-(`watched`). Memory can exceed the limit between two measurements.
+Linux limits both, and the memory of each process that this process starts (RLIMIT_DATA). macOS only
+limits the CPU time. Windows has no such limits. If a limit is missing, a thread of this process
+measures memory and time several times a second, and ends the process if it exceeds a limit
+(`watched`). The memory can exceed its limit between two measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnxfold.support.system.processes import kill_descendants
 if sys.platform == "linux":
     import resource
 
-# Exit codes without a conventional meaning: sysexits.h uses 64 to 78, shells 126 and above.
+# Exit codes without a conventional meaning: sysexits.h uses 64 to 78, and shells use 126 and above.
 MEMORY_LIMIT_CODE = 113
 """The exit code of a process that `watched` ended because of its memory."""
 
@@ -40,25 +40,26 @@ else:
 # Bytes of private memory in addition to a limit, for modules and stacks of threads.
 _SLACK = 128 << 20
 
-# Seconds between two measurements of this process. In this time, a thread can allocate and fill
-# about 200 MB. A measurement takes about 50 microseconds.
+# Seconds between two measurements of this process. Meanwhile, a thread can allocate and fill about
+# 200 MB. A measurement takes about 50 microseconds.
 _OWN_INTERVAL = 0.05
 
-# Seconds between two measurements of started processes. To find them, psutil lists all processes of
-# the machine, which takes tens of milliseconds.
+# Seconds between two measurements of the processes that this process started. psutil finds these by
+# listing all processes of the machine, which takes tens of milliseconds.
 _DESCENDANTS_INTERVAL = 1.0
 
 
 @contextlib.contextmanager
 def limited(cpu_seconds: float, memory: int | None) -> Iterator[None]:
-    """Limit the CPU time of this process, and the memory of each process that it starts.
+    """Limit the CPU time of this process, and the memory of this and each process that it starts.
 
-    A process that exceeds its CPU time ends with `CPU_LIMIT_CODE`. On Linux, an allocation beyond
-    the memory limit fails. On other systems, the process ends with `MEMORY_LIMIT_CODE`.
+    If this process exceeds its CPU time, it ends with `CPU_LIMIT_CODE`. On Linux, an allocation
+    beyond the memory limit fails. On other systems, this process ends with `MEMORY_LIMIT_CODE`.
 
     Args:
-        cpu_seconds: CPU seconds from now on, or 0 for no limit.
-        memory: Bytes of private memory in addition to the current ones, or None for no limit.
+        cpu_seconds: The CPU seconds that this process may take from now on; 0 for no limit.
+        memory: The bytes of private memory in addition to the current memory of this process; None
+            for no limit.
     """
     if sys.platform == "win32":
         with watched(cpu_seconds, memory):
@@ -74,9 +75,10 @@ def limited(cpu_seconds: float, memory: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
-    """Limit CPU time and memory by a thread, like `limited` on Windows.
+    """Limit CPU time and memory by a thread, as `limited` does on Windows.
 
-    Code that does not release the GIL delays the measurement.
+    If the limit of CPU time is exceeded, this process ends with `WATCHED_CPU_CODE`. Code that does
+    not release the GIL delays the measurements.
     """
     if not cpu_seconds and memory is None:
         yield
@@ -98,12 +100,15 @@ def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
 
 
 def _watch(max_cpu_seconds: float, max_bytes: int | None, done: threading.Event) -> None:
-    """End this process if it exceeds its limits, until ``done`` is set. Then measure once more.
+    """End this process and its descendants if it exceeds its limits, until ``done`` is set.
+
+    The last measurement is after ``done`` is set.
 
     Args:
-        max_cpu_seconds: The maximum of CPU seconds since the process started.
-        max_bytes: The maximum of private bytes of this process and of each process it started.
-        done: An event that is set when the limits end.
+        max_cpu_seconds: The maximum number of CPU seconds since the start of this process.
+        max_bytes: The maximum number of private bytes of this process, and of each of its
+            descendants; None for no limit.
+        done: An event that is set when the limits no longer apply.
     """
     import psutil
 
@@ -128,10 +133,11 @@ def _watch(max_cpu_seconds: float, max_bytes: int | None, done: threading.Event)
 
 
 def _private_bytes(process: Any) -> int:
-    """Return the memory of a process without mapped files, as far as the system reports it.
+    """Return the bytes of memory of a process, without mapped files as far as possible.
 
-    On Windows, it is the committed private memory. On Linux, it is the resident memory without
-    shared pages. macOS does not report shared pages, so the pages of mapped files are included.
+    On Windows, the result is the committed private memory. On Linux, it is the resident memory
+    without shared pages. macOS does not report shared pages, so the result includes the resident
+    pages of mapped files.
     """
     info = process.memory_info()
     if sys.platform == "win32":
@@ -148,7 +154,7 @@ if sys.platform == "linux":
 
     @contextlib.contextmanager
     def _limited_memory(memory: int | None) -> Iterator[None]:
-        """Limit the private memory of this process, and of those that it starts, by RLIMIT_DATA."""
+        """Limit the private memory of this process and of each started process by RLIMIT_DATA."""
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = hard
         if memory is not None:
@@ -166,5 +172,5 @@ if sys.platform == "linux":
 else:
 
     def _limited_memory(memory: int | None) -> contextlib.AbstractContextManager[None]:
-        """Limit the private memory of this process, and of those that it starts, by a thread."""
+        """Limit the private memory of this process and of each started process by a thread."""
         return watched(0, memory)

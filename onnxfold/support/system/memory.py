@@ -1,4 +1,4 @@
-"""Memory of this process and of the machine, and libraries loaded into this process."""
+"""The memory of this process and of the machine, and libraries that this process loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if sys.platform != "win32":
 def peak_rss_bytes() -> int:
     """Return the peak resident set size of this process in bytes."""
     if sys.platform != "win32":
-        # preferred to getrusage, whose value is inherited through exec
+        # this file is preferred to getrusage, whose value is inherited through exec
         with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
             for line in status:
                 if line.startswith("VmHWM:"):
@@ -41,7 +41,7 @@ def rss_bytes() -> int:
 
 @functools.cache
 def memory_of_the_machine() -> int:
-    """Return the bytes of main memory."""
+    """Return the bytes of the machine's main memory."""
     if sys.platform == "linux":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     import psutil
@@ -50,9 +50,10 @@ def memory_of_the_machine() -> int:
 
 
 def allocatable_memory() -> int:
-    """Return the bytes that this process can allocate.
+    """Return the number of bytes that this process can allocate.
 
-    This is the size of the main memory, or less if Linux limits the memory of this process.
+    The number is the size of the main memory, or less if limits of Linux (RLIMIT_AS, RLIMIT_DATA)
+    allow this process only fewer further bytes.
     """
     nbytes = memory_of_the_machine()
     if sys.platform == "linux":
@@ -65,13 +66,16 @@ def allocatable_memory() -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are free, or can be freed, within a container's limit."""
+    """Return the bytes of memory that are free or can be freed.
+
+    On Linux, the result is at most the remaining memory of the container of this process.
+    """
     import psutil
 
     free = int(psutil.virtual_memory().available)
     if sys.platform == "linux":
         group = Path("/sys/fs/cgroup")
-        # outside of a container, the file does not exist, and without a limit, it has no number
+        # outside of a container, the file does not exist; without a limit, it contains no number
         with contextlib.suppress(OSError, ValueError):
             limit = int((group / "memory.max").read_text(encoding="ascii"))
             free = min(free, limit - int((group / "memory.current").read_text(encoding="ascii")))
@@ -79,7 +83,10 @@ def available_memory() -> int:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system that glibc keeps. Do nothing for other C libraries."""
+    """Return memory that was freed, but that glibc keeps, to the system.
+
+    Nothing is done for other C libraries.
+    """
     if sys.platform == "linux":
         library = _c_library()
         if hasattr(library, "malloc_trim"):
@@ -89,7 +96,8 @@ def trim_heap() -> None:
 def memory_comparison() -> Callable[[int, int, int], int]:
     """Return C's ``memcmp`` as a function that compares memory without holding the GIL.
 
-    Its arguments are two addresses and the number of bytes. The result is 0 if the bytes are equal.
+    The arguments of this function are two addresses and the number of bytes. It returns 0 if the
+    bytes are equal.
     """
     compare = _c_library().memcmp
     compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -98,7 +106,9 @@ def memory_comparison() -> Callable[[int, int, int], int]:
 
 
 def load_library(path: str) -> Any:
-    """Load a shared library, with all symbols resolved and hidden from other libraries.
+    """Load a shared library.
+
+    On Linux and macOS, all symbols are resolved immediately and hidden from other libraries.
 
     Raises:
         OSError: The library cannot be loaded.
@@ -109,7 +119,7 @@ def load_library(path: str) -> Any:
 
 
 def unload_library(library: Any) -> None:
-    """Unload a library that `load_library` returned. It must no longer be in use."""
+    """Unload a library that `load_library` returned. The library must no longer be in use."""
     if sys.platform == "win32":
         from _ctypes import FreeLibrary
 
@@ -121,7 +131,7 @@ def unload_library(library: Any) -> None:
 
 
 def _c_library() -> Any:
-    """Return the C library. On Linux and macOS, it is the one that this process has loaded."""
+    """Return the C library: msvcrt on Windows, otherwise the library that this process uses."""
     if sys.platform == "win32":
         return ctypes.CDLL("msvcrt")
     return ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""System-dependent functions for processes: groups, their end, priorities and forks."""
+"""System-dependent functions for processes: exit codes, groups, priorities and forks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     import subprocess
 
 
-# Status codes in ntstatus.h of Windows. `abort` ends a process with the code of a buffer overrun.
+# Status codes in Windows' ntstatus.h. `abort` ends a process with 0xC0000409, the code of a stack
+# buffer overrun.
 _WINDOWS_CRASHES = {
     0xC0000005: "access violation",
     0xC0000017: "out of memory",
@@ -26,11 +27,11 @@ _WINDOWS_CRASHES = {
 }
 
 _WINDOWS_ERRORS = 0xC0000000
-"""The smallest exit code of a crash on Windows. Exit codes of other systems are below 256."""
+"""The smallest exit code of a crash on Windows. On other systems, exit codes are below 256."""
 
 
 def is_crash(code: int) -> bool:
-    """Return whether the exit code of a process (-n for signal n) is that of a crash."""
+    """Return whether an exit code (-n for signal n) is that of a crash or a signal."""
     return code < 0 or code >= _WINDOWS_ERRORS
 
 
@@ -52,6 +53,9 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
     Args:
         command: The program and its arguments.
         options: Further arguments of `subprocess.Popen`.
+
+    Raises:
+        OSError: The program cannot be started.
     """
     import subprocess
 
@@ -62,10 +66,10 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
 
 
 def end_group(leader: int) -> None:
-    """Kill the processes of a group.
+    """Kill the processes of a group, and ignore a group without processes.
 
     On Windows, these are the descendants of the leader. The leader itself is not killed. If the
-    leader has already ended, its descendants are not found, so it must end them itself.
+    leader has already ended, its descendants are not found, so the leader must end them itself.
 
     Args:
         leader: The process ID of the leader, or 0 for the group of this process.
@@ -80,8 +84,8 @@ def end_group(leader: int) -> None:
 def request_end_of_own_group() -> None:
     """Send SIGTERM to the group that this process leads, including this process.
 
-    Windows cannot send signals. There the main thread runs its handler of SIGTERM, and the other
-    processes are killed.
+    Windows cannot send signals. On Windows, the main thread of this process runs its handler of
+    SIGTERM, and the descendants of this process are killed.
     """
     if sys.platform == "win32":
         import _thread
@@ -93,7 +97,7 @@ def request_end_of_own_group() -> None:
 
 
 def kill_descendants(process: int) -> None:
-    """Kill the descendants of a process.
+    """Kill the descendants of a process, and ignore processes that have ended.
 
     Args:
         process: The process ID, or 0 for this process.

@@ -100,9 +100,9 @@ def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
 
 
 def _watch(max_cpu_seconds: float, max_bytes: int | None, done: threading.Event) -> None:
-    """End this process and its descendants if it exceeds its limits, until ``done`` is set.
+    """End this process and its descendants if one of them exceeds a limit, until ``done`` is set.
 
-    The last measurement is after ``done`` is set.
+    The last measurement is after ``done`` is set. CPU time is measured only for this process.
 
     Args:
         max_cpu_seconds: The maximum number of CPU seconds since the start of this process.

@@ -124,8 +124,8 @@ class BroadcastAnalysis:
         """Return the shape and the uniform axes of a result of a node.
 
         Raises:
-            Undecided: The result has strings or an unknown shape, an operand is not a broadcast of
-                a constant, or the base is reshaped to an unknown shape.
+            Undecided: The result has strings or an unknown shape, or an operand is not a broadcast
+                of a constant. Also raised if the base is reshaped to an unknown shape.
         """
         fact = self._types.of(value)
         shape = fact.shape

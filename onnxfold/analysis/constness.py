@@ -124,8 +124,8 @@ class ConstnessAnalysis:
     `tensor`, `array` and `buffer` return the value of a compile-time constant.
 
     The inputs of a loop body or a function are variable. Results remain valid while nodes are added
-    and removed. After an input of a node was replaced by an equal value, the cached level of a
-    result may be too low until `has_risen` updates it.
+    and removed. If an input of a node is replaced by an equal value, the cached levels of the
+    results may be too low. `has_risen` updates them.
     """
 
     def __init__(
@@ -211,8 +211,8 @@ class ConstnessAnalysis:
     def array(self, value: ir.Value) -> Array | None:
         """Return the elements of a small constant, which are computed if necessary.
 
-        The result is None if the value is not a compile-time constant, has more than
-        `READABLE_BYTES` bytes, or cannot be computed only from constants of up to this size.
+        The result is None if the value is not a compile-time constant, or is not small. It is also
+        None if the value cannot be computed only from small constants.
         """
         buffer = self._small_buffer(value) if self.is_constant(value) else None
         if buffer is None or buffer.is_known:

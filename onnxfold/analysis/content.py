@@ -54,8 +54,8 @@ def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | N
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
     """Return a key of the names, types and bits of attributes in any order.
 
-    The result is None if an attribute is a graph, a type, a sparse tensor, a list of these or of
-    tensors, or a tensor without a key (`content_of_tensor`).
+    The result is None if an attribute is a tensor without a key (`content_of_tensor`), a list of
+    tensors, or contains graphs, types or sparse tensors.
     """
     contents = []
     for attribute in attributes:

@@ -4,8 +4,8 @@ A constant region is a graph of ops and values. The rest of the model reads some
 which are called demanded. A demanded value is stored, or its op is kept and the inputs of the op
 are required, too. So every path from a value in the file to a demanded value contains a stored
 value: the stored values are a cut. The best cut is a minimum cut of a network in which every value
-is an edge, and the capacity of the edge is the number of stored bytes. A value with several uses
-counts once.
+is an edge. The capacity of an edge is the number of bytes that the value takes in the file. A value
+with several uses counts once.
 
 With a price for every kept op, the minimum cut folds more ops and stores more bytes. If bytes above
 the minimum are allowed, `choose` searches for the highest affordable price, which is a Lagrange

@@ -16,8 +16,8 @@ from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ops import definition_of
 from onnxfold.ops.elementwise import Add
 
-# The key in a node's metadata under which PyTorch's exporter writes the names of the modules and of
-# the node, such as "['', 'model', 'model.layers.0', 'add_3']".
+# The key of node metadata in which PyTorch's exporter writes the names of the modules and of the
+# node. An example is "['', 'model', 'model.layers.0', 'add_3']".
 _SCOPES = "pkg.torch.onnx.name_scopes"
 # The scope of nodes that the exporter added and that belong to no module.
 _PLACEHOLDER = "_empty_nn_module_stack_from_metadata_hook"

@@ -96,8 +96,8 @@ class FactPropagation:
     def same(self, old: ir.Value, new: ir.Value) -> None:
         """Record that ``new`` replaces ``old``.
 
-        If the dtype or the shape of ``new`` was not inferred, ``new`` gets that of ``old``, or the
-        complete type of ``old`` if ``old`` is not a dense tensor.
+        If the dtype or the shape of ``new`` was not inferred, ``new`` gets that of ``old``. If
+        ``old`` is not a dense tensor, ``new`` then gets the type of ``old``.
         """
         old_fact = self.of(old)
         new_fact = self.of(new)
@@ -188,8 +188,8 @@ class FactPropagation:
     def _run_body(self, body: ir.Graph, inputs: Sequence[Fact] | None) -> Sequence[Fact]:
         """Return the facts of a body's outputs.
 
-        If ``inputs`` is not None, the inputs of the body get these facts, and all nodes of the body
-        are visited, even if their results have facts.
+        If ``inputs`` is not None, the inputs of the body get these facts. All nodes of the body are
+        then visited, even if their results have facts.
         """
         for value, fact in zip(body.inputs, inputs or (), strict=False):
             self.set(value, fact)

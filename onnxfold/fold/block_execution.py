@@ -247,8 +247,8 @@ class Streams:
     ) -> set[Buffer]:
         """Return the required results and the intermediate results that must be stored.
 
-        An intermediate result is stored if it would be computed more than once, if a consumer
-        cannot read it block by block, or if it has uses outside of the operations.
+        An intermediate result is stored if it would be computed more than once, or if it has uses
+        outside of the operations. It is also stored if a consumer cannot read it block by block.
         """
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:

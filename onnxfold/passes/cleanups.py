@@ -83,8 +83,8 @@ class LiftConstants(ir.passes.InPlacePass):
 class InlineFunctions(ir.passes.InPlacePass):
     """Inline calls of functions whose opsets are compatible with those of the model.
 
-    A function is not inlined if the option ``keep`` matches one of its calls, or if ONNX defines an
-    op with the name of the function.
+    A function is not inlined if the option ``keep`` matches one of its calls. It is not inlined
+    either if ONNX defines an op with the same name.
     """
 
     options: Options = field(default_factory=Options)

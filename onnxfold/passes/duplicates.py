@@ -44,8 +44,9 @@ class CommonSubexpressions(ir.passes.InPlacePass):
     - if their attributes differ in one bit, or
     - if the option ``keep`` matches the later node.
 
-    The later node is kept if it produces a graph output whose name the earlier result cannot get,
-    for example because it is also a graph output. Other nodes then read the earlier result.
+    The later node is kept if it produces a graph output whose name the earlier result cannot get.
+    For example, the earlier result may also be a graph output. Other nodes then read the earlier
+    result.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -144,7 +145,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     Bytes are compared instead of values, because 0.0 and -0.0 differ. An initializer is replaced by
     an equal one of its graph or of an outer graph. Equal initializers of two branches move to the
     innermost graph that contains both. Large tensors are compared only if dtype, shape and a few
-    sampled elements are equal, so a tensor without such a candidate is not read completely.
+    sampled elements are equal. A tensor without such a candidate is not read completely.
 
     Initializers that are graph inputs can be overridden and are not merged. Vectors that
     onnxruntime overwrites are not merged either. Initializers that are graph outputs do not move to

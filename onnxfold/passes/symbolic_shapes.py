@@ -29,10 +29,11 @@ _MAX_CHAIN_LENGTH = 8
 class SymbolicShapes(ir.passes.InPlacePass):
     """Rewrite a model by its inferred shapes, without fixing dynamic dimensions.
 
-    Shapes, sizes and comparisons that are equal in every run become constants. The operand of a
-    Reshape, Expand or Slice also becomes a constant if constants, such as 0 and -1 in a Reshape,
-    can express its dynamic sizes. Equal shapes are computed once, shapes are assembled with the
-    fewest nodes, and Reshape, Expand and Slice are removed if they have no effect.
+    Shapes, sizes and comparisons that are equal in every run become constants. The shape of a
+    Reshape or Expand, and the ends of a Slice, also become constants if numbers can express their
+    dynamic sizes. In a Reshape, 0 and -1 can express such sizes. Equal shapes are computed once,
+    shapes are assembled with the fewest nodes, and Reshape, Expand and Slice are removed if they
+    have no effect.
 
     The dimensions that the options fix are fixed first.
     """

@@ -76,9 +76,9 @@ def drop_inferred(model: ir.Model) -> None:
 
     Fewer records make sessions start faster, because onnxruntime merges each recorded shape with
     the inferred shape. A record is kept if it cannot be inferred, for example for an op of another
-    domain, if it is more precise, or if the value has a doc string or metadata. A shape that is
-    valid only for some sizes of the inputs is removed. Such a shape is stale, because the inputs
-    were made dynamic later.
+    domain. It is also kept if it is more precise, or if the value has a doc string or metadata. A
+    shape that is valid only for some sizes of the inputs is removed. Such a shape is stale, because
+    the inputs were made dynamic later.
     """
     analysis = facts_of(model).types
     for value in described_values(analysis):

@@ -1,9 +1,9 @@
 """Hashes of the content of files, recorded with the status of the files.
 
 The status of a file is its device, inode and size, and the times of its last modification and its
-last status change. `recorded` reads the content again only if a status differs from the recorded
-status, or if a file had changed shortly before the record was written. The modification time is not
-sufficient, because ``cp -p``, ``rsync -t`` and ``tar`` restore old times.
+last status change. `recorded` reads the content again if a status differs from the recorded status,
+or if a file had changed shortly before it was recorded. The modification time is not sufficient,
+because ``cp -p``, ``rsync -t`` and ``tar`` restore old times.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Locks and containers that remain valid in forked processes.
 
 A fork copies the memory of a process, but only one thread: the thread that forks. In the child,
-locks of other threads remain locked, copies of pipes keep the parent's helper processes alive, and
-the threads of the parent's sessions do not exist. Servers such as gunicorn, multiprocessing and
-PyTorch's DataLoader fork processes.
+locks of other threads remain locked, and copies of pipes keep the parent's helper processes alive.
+The threads of the parent's sessions do not exist in the child. Servers such as gunicorn,
+multiprocessing and PyTorch's DataLoader fork processes.
 
 Other modules therefore use `Lock` instead of `threading.Lock`. They store a value that a forked
 process cannot use, such as a session of onnxruntime, in a `ProcessLocal`. Other objects that own a

@@ -70,8 +70,9 @@ class Failure(Exception):
 
     Attributes:
         kind: The name of the class of the exception that the function raised. "late" if the call
-            exceeded its limit of wall time, "MemoryError" if the process exceeded its memory limit,
-            "ended" if the process ended otherwise, "stopped" if the set of processes is closed.
+            exceeded its limit of wall time. "MemoryError" if the process exceeded its memory limit.
+            "ended" if the process ended for another reason. "stopped" if the set of processes is
+            closed.
         code: The exit code of a process that ended, or -n for signal n. Otherwise 0.
         output: The standard error output of the process, or the start and the end of a long output.
     """

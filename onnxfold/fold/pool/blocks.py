@@ -207,8 +207,8 @@ def copy(target: Array, source: Array) -> None:
 
     If the fast axes of the two arrays differ, a plain copy touches a new cache line for every
     element. Copying blocks through an intermediate array uses each cache line fully. The rows of
-    the intermediate array are padded, because with a stride of a power of two, all elements of a
-    column would map to the same cache set.
+    the intermediate array are padded. With a stride of a power of two, all elements of a column
+    would map to the same cache set.
     """
     if source.size < _MIN_BLOCKED_SIZE or source.shape != target.shape:
         np.copyto(target, source)

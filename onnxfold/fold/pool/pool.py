@@ -295,8 +295,8 @@ class Pool:
     def store(self, source: Source) -> Array:
         """Return the elements of a source, computed block by block with several threads.
 
-        The array is in row-major order. The array is in the scratch file if it takes more than half
-        of the memory limit, or if the memory limit has no room for it after other regions are
+        The array is in row-major order. An array that takes more than half of the memory limit is
+        in the scratch file. So is an array that does not fit in memory after other regions are
         spilled. Arrays with fewer bytes than `_MIN_SPILLED_BYTES` are always in memory.
 
         Raises:

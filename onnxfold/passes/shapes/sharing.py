@@ -18,8 +18,8 @@ from onnxfold.passes.shapes.vectors import Segment, ShapeVectors
 class Sharing:
     """The replacement of shape vectors by equal vectors that were computed before.
 
-    A shape vector that other nodes than shape arithmetic read is rebuilt from constants, existing
-    vectors and shapes of tensors if this adds fewer nodes than it removes.
+    A shape vector that other nodes than shape arithmetic read may be rebuilt from constants,
+    existing vectors and shapes of tensors. This must add fewer nodes than it removes.
     """
 
     def __init__(

@@ -116,7 +116,8 @@ class ShapeVectors:
         """Return the segment to use from ``start`` on; None if the first element is unavailable.
 
         A constant or an existing vector is used if it is at least as long as the longest segment of
-        a shape, or has any length if ``reuse`` is True. A constant is preferred to a vector.
+        a shape. If ``reuse`` is True, it is used with any length. A constant is preferred to a
+        vector.
         """
         best = self._from_shape(items, start, like)
         min_length = 1 if best is None or reuse else best.length

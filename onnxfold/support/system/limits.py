@@ -1,9 +1,9 @@
 """Limits of the memory and the CPU time of this process.
 
 Linux limits both, and the memory of each process that this process starts (RLIMIT_DATA). macOS only
-limits the CPU time. Windows has no such limits. If a limit is missing, a thread of this process
-measures memory and time several times a second, and ends the process if it exceeds a limit
-(`watched`). The memory can exceed its limit between two measurements.
+limits the CPU time. Windows has no such limits. Where a limit is missing, a thread measures memory
+and time several times a second. The thread ends this process if a limit is exceeded (`watched`).
+The memory can exceed its limit between two measurements.
 """
 
 from __future__ import annotations

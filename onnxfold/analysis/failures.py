@@ -59,7 +59,7 @@ class Failures:
         self.unequal: list[tuple[Number, Number]] = []
         """Pairs of sizes that must be equal, but that may differ, for the last node in `why`."""
         self.rows: dict[str, int] = {}
-        """The number of rows of which the elements of an input are indices, by the input's name."""
+        """The smallest size of an axis that the elements of an input index, by the input's name."""
         self._inputs = sizes.keys()
         self._functions = facts.functions
         self._opset = storage.onnx_opset(facts.model.opset_imports)

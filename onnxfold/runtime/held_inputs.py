@@ -98,26 +98,18 @@ class SplittableModel:
 
 def hold_repeated_inputs(
     model: SplittableModel, session: ort.InferenceSession
-) -> ObservedConstants | str:
+) -> ObservedConstants:
     """Observe the inputs that are worth holding constant.
 
     The cache may contain the model split by the inputs that repeated in an earlier session. The
     first run then waits until this split model is open.
 
     Args:
-        model: The model of the session.
+        model: The model of the session, which must be in the cache.
         session: The session that has the inputs.
-
-    Returns:
-        The observer, or the reason why no input is observed.
     """
-    if model.kept is None:
-        return "the model is opened without optimization"
-    if model.options is not None and model.options.enable_profiling:
-        return "the session is profiled"
+    assert model.kept is not None
     input_sets = [frozenset(names) for names, _ in inputs_worth_holding(model.kept)]
-    if not input_sets:
-        return "no input is worth holding constant"
     observer = _make_observer(model, session, input_sets)
     names = last_names(model.kept)
     if names and kept_bundle(model.kept, names) is not None:

@@ -300,6 +300,13 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         if self._requested_constants is None:
             self._log_savings(name)
             return
+        if isinstance(self._requested_constants, str):
+            reason = self._reason_not_to_observe()
+            if reason is not None:
+                self._reason_not_observed = reason
+                logger.info("%s: no runtime constants: %s", name, reason)
+                return
+        # Modules that hold inputs constant take 3 MB. Other sessions do not import them.
         from onnxfold.runtime.held_inputs import (
             SplittableModel,
             hold_named_inputs,
@@ -320,15 +327,21 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             max_cache_bytes=self._max_cache_bytes,
             is_named=not isinstance(self._requested_constants, str),
         )
-        if not isinstance(self._requested_constants, str):
-            self._constants = hold_named_inputs(model, self, self._requested_constants)
-            return
-        observer = hold_repeated_inputs(model, self)
-        if isinstance(observer, str):
-            self._reason_not_observed = observer
-            logger.info("%s: no runtime constants: %s", name, observer)
+        if isinstance(self._requested_constants, str):
+            self._constants = hold_repeated_inputs(model, self)
         else:
-            self._constants = observer
+            self._constants = hold_named_inputs(model, self, self._requested_constants)
+
+    def _reason_not_to_observe(self) -> str | None:
+        """Return the reason why no input is observed with "auto"; None if inputs are observed."""
+        if self._kept is None:
+            return "the model is opened without optimization"
+        options = self._arguments.options
+        if options is not None and options.enable_profiling:
+            return "the session is profiled"
+        if not inputs_worth_holding(self._kept):
+            return "no input is worth holding constant"
+        return None
 
     def _log_savings(self, name: str) -> None:
         """Log the shares of the work that ``runtime_constants="auto"`` can fold, at level DEBUG."""

@@ -1,4 +1,8 @@
-"""Optimize a model in several ways and compare each result with the original bit for bit."""
+"""Optimize a model in several ways and compare the outputs of each result with the original.
+
+The outputs must be equal bit for bit. Only variants that are not `Variant.exact` and models with
+float16 or bfloat16 have a tolerance.
+"""
 
 import copy
 import functools
@@ -30,7 +34,8 @@ Feeds = dict[str, Any]
 TOLERANCE = 1e-5
 _PERTURBED_RUNS = 8
 _EXACT = "_exact_"
-# onnxruntime's messages about empty images and about outputs without the declared sizes.
+# Parts of two messages of onnxruntime. The first is about empty images. The second is about a
+# reused buffer that is too small, because a value does not have its declared or inferred shape.
 EXCLUDED = re.compile(r"input_shape.Size\(\) > 0|Validate usage of dim_value")
 _FLOATS = {"tensor(float)": onnx.TensorProto.FLOAT, "tensor(double)": onnx.TensorProto.DOUBLE}
 
@@ -41,10 +46,11 @@ class Variant:
     file: str = ""
     """Storage of the model: "" for memory, "inline" or "external" for data in files."""
     exact: bool = True
+    """Whether the outputs must be equal bit for bit, except in models with float16 or bfloat16."""
     small: bool = True
-    """Whether the result must not be larger than the original."""
+    """Whether the model may grow only by ``max_growth``, or by the default of this option."""
     fixed: bool = False
-    """Whether symbolic dims are fixed to the sizes of the first feed, the only one that is run."""
+    """Whether symbolic dims are fixed to their sizes in the first feed. No other feed is run."""
 
 
 VARIANTS: dict[str, Variant] = {
@@ -62,21 +68,30 @@ VARIANTS: dict[str, Variant] = {
     "onnxruntime": Variant({"level": 2, "target": "onnxruntime"}, exact=False, small=False),
 }
 _TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spilled", "fixed")}
-"""Variants that alternate by seed. Some use files, little memory or fixed dims."""
+"""The variants that replace a requested variant. The seed selects one of them."""
 
 DEFAULT = ("O0", "O1", "all")
 BRANCHES = ("O0", "O1", "no-growth", "propagation", "all-O0")
 """Variants for `branch_models`."""
 FACTS = "facts"
-"""Name of the check that the facts of the analysis hold for the values of the original."""
+"""Name of the check that the values of the original satisfy the facts of the analysis."""
 
 
 class NotComparable(Exception):
-    """The original does not run, or its results differ between runs."""
+    """The original is invalid or does not run, or its outputs differ between two runs."""
 
 
 class Original:
-    """The expected outputs for each feed on which the model runs."""
+    """A model with its expected outputs for each feed on which the model runs.
+
+    Args:
+        model: The model.
+        feeds: The feeds. A feed on which the model does not run is omitted.
+        random: The names of the outputs that depend on random numbers.
+
+    Raises:
+        NotComparable: The model is invalid, runs on no feed, or has other outputs in a second run.
+    """
 
     def __init__(self, model: onnx.ModelProto, feeds: list[Feeds], random: list[str]) -> None:
         self.model = model
@@ -103,7 +118,11 @@ class Original:
         self.ops = ops_of(model)
 
     def run_again(self) -> None:
-        """Raise NotComparable if another run has other outputs, such as uninitialized memory."""
+        """Run the model again with each feed and compare the outputs that are not random.
+
+        Raises:
+            NotComparable: An output differs, for example because it is uninitialized memory.
+        """
         again = Reference(self.bytes)
         for feed, expected in self.runs:
             for name, one, other in zip(self.names, expected, again.run(feed), strict=True):
@@ -112,12 +131,19 @@ class Original:
 
     @functools.cached_property
     def half(self) -> float:
-        """Tolerance of float16 and bfloat16 relative to the largest number, or 0 without them."""
+        """The tolerance relative to the largest number of an output.
+
+        The tolerance is 0 if the model contains neither float16 nor bfloat16.
+        """
         kinds = types_in(ir.from_proto(self.model))
         return max((most for kind, most in HALF.items() if kind in kinds), default=0.0)
 
     def perturbed(self, feed: Feeds, output: str) -> list[Any]:
-        """Return an output of several runs in which floats have relative errors of `TOLERANCE`."""
+        """Return the results of an output in several runs with random errors.
+
+        In these runs, each float32 and float64 value of the main graph has a relative error of up
+        to `TOLERANCE`. The list is empty if the changed model does not run.
+        """
         ort.set_seed(17)
         try:
             model = _perturbing(self.model)
@@ -130,10 +156,10 @@ class Original:
 
 
 def check(case: Case, variants: tuple[str, ...], phase: Phase) -> list[Failure]:
-    """Return the failures of the optimized models.
+    """Return at most one failure for each requested variant.
 
     Raises:
-        NotComparable: The original is invalid or does not run.
+        NotComparable: The original is invalid or does not run, or its outputs differ between runs.
     """
     phase("original")
     original = Original(case.model, case.feeds, case.random)
@@ -143,7 +169,17 @@ def check(case: Case, variants: tuple[str, ...], phase: Phase) -> list[Failure]:
 
 
 def check_variant(original: Original, name: str, phase: Phase) -> Failure | None:
-    """Return the failure of one variant, or None."""
+    """Return the failure of one variant, or None if there is none.
+
+    Args:
+        original: The model to optimize.
+        name: A name in `VARIANTS` or `SPLITS`, or `FACTS`.
+        phase: Is called with the name.
+
+    Raises:
+        NotComparable: The outputs of the variant differ from the expected outputs, but the outputs
+            of another run of the original differ, too.
+    """
     from .split_check import check_split
 
     phase(name)
@@ -190,7 +226,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
         session = Reference(path or proto)
     except Exception as error:
         if "enable" in variant.options and "NOT_IMPLEMENTED" in str(error):
-            return None  # these rules create standard ONNX that onnxruntime may not support
+            return None  # opt-in rules create ONNX nodes that onnxruntime may not support
         if _is_refused(original, variant.fixed):
             return None
         return Failure(name, "refused", _gist(error), one_line(error))
@@ -217,7 +253,10 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
 def _optimize(
     folder: Path, original: Original, variant: Variant
 ) -> tuple[onnx.ModelProto, str, int]:
-    """Return the optimized model, its file if it has one, and its growth in bytes."""
+    """Return the optimized model, the path of its file, and the growth in bytes.
+
+    The path is "" if the variant has no files. The growth includes external data.
+    """
     model = onnx.ModelProto.FromString(original.bytes)
     if not variant.file:
         fixed = {"dims": original.dims} if variant.fixed else {}
@@ -250,17 +289,18 @@ def _optimize(
 def problem_of(
     want: Any, got: Any, output: str, feed: Feeds, original: Original, variant: Variant
 ) -> tuple[str, str] | None:
-    """Return the kind of difference between two results and a message, or None if it is allowed.
+    """Return the kind of difference between two results and a message, or None.
 
-    Results of an inexact variant may differ by `TOLERANCE` of the largest number. They may also
-    differ by as much as the original's results do if intermediate numbers have a relative error of
-    `TOLERANCE`. After a cancellation of terms, the result is not more precise than the terms.
+    The result is None if the results are equal or their difference is allowed. In an inexact
+    variant, floats may differ by `TOLERANCE` times the largest number. They may also differ by as
+    much as the results of `Original.perturbed` do, because a cancellation of terms amplifies
+    errors. Shapes and other elements may differ if they also differ in these results.
     """
     found = _compared(want, got, original.half, original.ops["Loop"] > 0)
     if found is None or variant.exact or found[0] == "dtype":
         return found
     if found[0] == "shape" and original.ops["Unique"]:
-        return None  # whether two numbers are equal depends on their last bits
+        return None  # the number of unique elements depends on the last bits of the elements
     if _is_near(want, got, original.perturbed(feed, output)):
         return None
     return ("far", found[1]) if found[0] == "mismatch" else found
@@ -277,7 +317,7 @@ def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, s
         return "dtype", f"{want.dtype} became {got.dtype}"
     if want.shape != got.shape:
         if not want.size and not got.size and has_loops:
-            # a Loop without iterations returns results of the shape that onnxruntime can infer
+            # the shapes of empty outputs of a Loop depend on onnxruntime's shape inference
             return None
         return "shape", f"{want.shape} became {got.shape}"
     if same_bits(want, got):
@@ -286,7 +326,7 @@ def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, s
     if not half:
         return "mismatch", text
     if want.dtype.kind not in "fV":
-        return None  # can be any value after a rounding
+        return None  # a rounding of float16 or bfloat16 can change other elements arbitrarily
     with np.errstate(all="ignore"):
         error = np.abs(_finite(want) - _finite(got))
     allowed = half * float(np.nanmax(np.abs(_finite(want)), initial=0.0))
@@ -294,13 +334,20 @@ def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, s
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
-    """Convert to float64 and replace infinities by the largest number of float16."""
+    """Convert to float64, and replace infinities by 65504 or -65504, the limits of float16."""
     wide = array.astype(np.float64)
     return np.where(np.isinf(wide), np.sign(wide) * 65504, wide)
 
 
 def _is_near(want: Any, got: Any, others: list[Any]) -> bool:
-    """Return whether a result is near the expected one, given the results of perturbed runs."""
+    """Return whether the difference between a result and the expected one is allowed.
+
+    Floats that are NaN or infinite in either result are not compared.
+    Args:
+        want: The expected result.
+        got: The result.
+        others: The results of `Original.perturbed`, which determine the allowed difference.
+    """
     if isinstance(want, list):
         alike = [o for o in others if len(o) == len(want)]
         if len(got) != len(want):
@@ -321,7 +368,11 @@ def _is_near(want: Any, got: Any, others: list[Any]) -> bool:
 
 
 def _perturbing(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with each float of the main graph multiplied by a random number near 1."""
+    """Return a copy of the model that multiplies values of the main graph by numbers near 1.
+
+    The values are all inputs, initializers and results of nodes with the type float32 or float64.
+    Each element has its own random factor. The names of the unchanged values end with `_EXACT`.
+    """
     changed = copy.deepcopy(model)
     graph = changed.graph
     made = [name for node in graph.node for name in node.output if name]
@@ -368,7 +419,7 @@ def _bare(type_: onnx.TypeProto) -> bytes:
 
 
 def _merged(original: Original, expected: list[Any], found: list[Any]) -> str:
-    """Return which random outputs became equal or zero, or an empty string."""
+    """Return a text about random outputs that became zero or equal, or an empty string."""
     drawn = [
         (name, want, got)
         for name, want, got in zip(original.names, expected, found, strict=True)
@@ -376,7 +427,7 @@ def _merged(original: Original, expected: list[Any], found: list[Any]) -> str:
         and isinstance(want, np.ndarray)
         and isinstance(got, np.ndarray)
         and want.dtype.kind == "f"
-        and len(np.unique(want)) > 4  # fewer numbers may be equal by chance
+        and len(np.unique(want)) > 4  # outputs with fewer numbers may be equal by chance
     ]
     for k, (name, want, got) in enumerate(drawn):
         if np.count_nonzero(want) and not np.count_nonzero(got):
@@ -388,13 +439,13 @@ def _merged(original: Original, expected: list[Any], found: list[Any]) -> str:
 
 
 def ops_of(model: onnx.ModelProto) -> Counter[str]:
-    """Count the ops of a model, including those of subgraphs and functions."""
+    """Count the nodes of a model by op, including those of subgraphs and functions."""
     counts = count_nodes(ir.from_proto(model))
     return Counter({name.replace("::", "."): count for name, count in counts.items()})
 
 
 def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
-    """Return the symbolic dims of a model's inputs and their sizes in a feed."""
+    """Return the size in a feed of each symbolic dim of the model's tensor inputs."""
     return {
         dim.dim_param: size
         for value in model.graph.input
@@ -407,10 +458,10 @@ def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
 
 
 def _is_refused(original: Original, fixed: bool) -> bool:
-    """Return whether onnxruntime rejects the original after its own constant folding.
-
-    With ``fixed``, onnxruntime may also reject sizes in place of symbolic dims. In both cases, the
-    shape inference of onnxruntime contradicts its kernels.
+    """Return whether onnxruntime rejects the original, so that the refusal is not a failure.
+    onnxruntime may reject the original if onnxruntime's graph optimizations fold its constants.
+    With ``fixed``, the sizes of the first feed replace symbolic dims, which onnxruntime may also
+    reject. In both cases, onnxruntime's shape inference contradicts onnxruntime's kernels.
     """
     model = original.model
     if fixed:
@@ -425,5 +476,5 @@ def _is_refused(original: Original, fixed: bool) -> bool:
 
 
 def _gist(error: BaseException) -> str:
-    """Return the message of an error without names and numbers."""
+    """Return the end of an error's message without names, numbers, paths and parentheses."""
     return re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", one_line(error))[-60:]

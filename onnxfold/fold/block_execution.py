@@ -2,7 +2,7 @@
 
 Large intermediate constants are not stored if possible. A view has other strides on the same
 memory. Element-wise operations and concatenations are computed block by block when their results
-are written or stored. Other large results are computed at once.
+are written or stored. Other large results are computed as a whole.
 
 A chain is a graph of expressions: arrays at the leaves, and element-wise operations. Views are not
 expressions. A view of an expression is applied to the leaves, which have the shape of the

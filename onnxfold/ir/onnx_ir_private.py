@@ -143,9 +143,9 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     """Break the reference cycles of a model's main graph at the end of the context.
 
     Nodes and values refer to each other. Without this function, they would remain in memory until a
-    garbage collection of all objects, which takes twice as long as this function. It also breaks
-    the cycles of initial nodes that were removed in the context. The model cannot be used
-    afterwards. If the context raises an exception, no cycles are broken.
+    garbage collection of all objects, which takes twice as long as this function. The function
+    breaks the cycles of all nodes that the graph contains at the start or the end of the context.
+    The model cannot be used afterwards. If the context raises an exception, no cycles are broken.
     """
     nodes = nodes_in(model.graph)
     yield

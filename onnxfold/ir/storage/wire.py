@@ -1,8 +1,9 @@
 """Replacement of tensor bytes in a serialized ONNX model without parsing the other fields.
 
-A protobuf message is a list of fields with a tag and a value. A length-delimited field begins with
-its length, so a field that is shorter than the searched bytes is skipped. Only the messages that
-may contain a tensor's ``raw_data`` are parsed. All other fields are copied unchanged.
+A protobuf message is a list of fields. Each field begins with its tag. In a length-delimited field,
+the length of the value follows the tag. A field with a shorter value than the minimum length of a
+``raw_data`` is skipped without parsing. Only the messages that may contain a tensor's ``raw_data``
+are parsed. All other fields are copied unchanged.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """

@@ -76,7 +76,8 @@ def gemm_zero_bias(x, y):
 def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
     """Reshape(MatMul(x, y) + z) == Reshape(Gemm(Reshape(x), y, z)), for any rank of x."""
     product = op.MatMul(x, y)
-    # the operand of the last Reshape, which reads a matrix with any number of rows
+    # `shape` is the second operand of the last new Reshape. The first operand is `flat`, a matrix
+    # with any number of rows.
     shape = constant(result.sizes_for_reshape((-1, product.shape[-1])))
     flat = op.Gemm(_as_matrix(x, y), y, op.Reshape(z, constant([-1])))
     before = op.Reshape(op.Add(product, z), c, allowzero=anything)

@@ -1,8 +1,9 @@
-"""Split a model and compare the combined results of the parts with the original bit for bit.
+"""Split a model, run the parts, and compare the outputs with those of the original.
 
-Some inputs, and some initializers that become inputs, are runtime constants. Their names determine
-the choice, so that a model can be reduced. The parts run in a session, from memory or from a
-bundle, and one after the other as plain models.
+Some initializers become inputs, and some inputs become runtime constants. A hash of the name
+selects them, so that the selection does not change while a failing model is reduced. The parts run
+in a session from a bundle, in a session from memory, and as plain models, one after the other.
+`problem_of` determines which differences are allowed.
 """
 
 import zlib
@@ -32,7 +33,10 @@ SPLITS: dict[str, Variant] = {
 
 
 def check_split(folder: Path, original: Original, name: str) -> Failure | None:
-    """Return the failure of a model that is split, or None."""
+    """Return the first failure of the split model, or None.
+
+    None means that there is no failure, or that the model has no tensor inputs.
+    """
     variant = SPLITS[name]
     original = _with_more_inputs(original)
     tensors = [i.name for i in original.model.graph.input if i.type.WhichOneof("value") == TENSOR]
@@ -67,7 +71,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
                 return Failure(name, "invalid", _gist(error), one_line(error))
     is_random = bool(original.random) or any(op in original.bytes for op in _RANDOM_OPS)
     known = {info.name for info in bundle.manifest.runtime_constants}
-    # An omitted constant without a default keeps the value of the previous run.
+    # If a feed omits a constant without a default, the session uses the value of the previous run.
     defaults = {tensor.name for tensor in original.model.graph.initializer}
     kept = known - defaults
     ways = {
@@ -105,7 +109,10 @@ def _chosen(name: str, share: float) -> bool:
 
 
 def _with_more_inputs(original: Original) -> Original:
-    """Make some initializers inputs, or return the original if onnxruntime rejects this."""
+    """Return a model in which some initializers are inputs. Its feeds contain their elements.
+
+    Return the original if no initializer is selected, or if the new model is not comparable.
+    """
     model = onnx.ModelProto.FromString(original.bytes)
     graph = model.graph
     inputs = {i.name for i in graph.input}
@@ -127,7 +134,10 @@ def _with_more_inputs(original: Original) -> Original:
 
 
 def recombine(bundle: Any, feed: Feeds) -> list[Any]:
-    """Run ``runtime_fold`` and then ``entry`` as plain models."""
+    """Run ``runtime_fold`` and then ``entry`` as plain models, and return the last outputs.
+
+    A file that does not exist is skipped.
+    """
     values = dict(feed)
     for path in (bundle.runtime_fold, bundle.entry):
         if path.exists():
@@ -148,7 +158,10 @@ def _run(session: Session, feed: Feeds, **arguments: Any) -> list[Any]:
 
 
 def _by_handle(session: Session, feed: Feeds, known: set[str]) -> list[Any]:
-    """Run with a handle of constants, and overwrite the arrays of the constants before the run."""
+    """Fold the runtime constants, overwrite their arrays, and run with the handle of the fold.
+
+    The overwritten arrays must not change the outputs. Only arrays of numbers are overwritten.
+    """
     values = {name: np.array(array) for name, array in feed.items() if name in known}
     handle = session.fold(values)
     for array in values.values():

@@ -34,7 +34,12 @@ def kernel_results(
     opset: int = OPSET,
     n_outputs: int = 1,
 ) -> list[np.ndarray]:
-    """Return the results of the kernel for read-only operands."""
+    """Return the results of the NumPy kernel for read-only views of the inputs.
+
+    Raises:
+        NotExact: The kernel leaves the operands to onnxruntime.
+        Unfoldable: The operands or attributes are invalid.
+    """
     found = kernel_of(op_type, opset)
     operands = [None if x is None else np.asarray(x).view() for x in inputs]
     for x in operands:
@@ -58,9 +63,9 @@ def _reference(node: bytes, types: tuple[int | None, ...], opset: int) -> Refere
 def onnxruntime_results(
     op_type: str, inputs: Operands, attributes: dict[str, Any], opset: int, n_outputs: int
 ) -> list[np.ndarray] | None:
-    """Return onnxruntime's results of a node, or None if onnxruntime has no kernel.
+    """Return onnxruntime's results of a node; None if onnxruntime has no kernel for the dtypes.
 
-    Raises an exception of onnxruntime if onnxruntime rejects the operands.
+    If onnxruntime rejects the operands, its exception is raised.
     """
     names = ["" if x is None else f"i{k}" for k, x in enumerate(inputs)]
     outputs = [f"o{k}" for k in range(n_outputs)]
@@ -129,7 +134,11 @@ def compare(
 
 
 def _check_kind(run, op_type, inputs, attributes, opset, results, what) -> None:
-    """Check that views share memory and that element-wise kernels give the same bits on a slice."""
+    """Check that a VIEW shares memory with the first operand, except for ConstantOfShape.
+
+    Also check that an ELEMENTWISE kernel computes slices of equally shaped operands with the same
+    bits as the whole operands.
+    """
     dtypes = [None if x is None else x.dtype for x in inputs]
     kind = kernel_of(op_type, opset).kind_for(dtypes, attributes)
     if kind is Kind.VIEW and op_type != "ConstantOfShape":
@@ -143,7 +152,10 @@ def _check_kind(run, op_type, inputs, attributes, opset, results, what) -> None:
 
 
 def assert_identical(actual: np.ndarray, expected: np.ndarray, what: str = "") -> None:
-    """Assert the same shape, dtype and bits. NaN payloads may differ."""
+    """Assert the same shape, dtype and bits.
+
+    NaN payloads may differ. Strings are compared in UTF-8, because their dtypes may differ.
+    """
     assert isinstance(actual, np.ndarray), what
     assert actual.shape == expected.shape, f"{what}: shape {actual.shape}, not {expected.shape}"
     if expected.dtype.kind in "OUS":

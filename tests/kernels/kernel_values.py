@@ -14,21 +14,24 @@ FLOAT4 = np.dtype(ml_dtypes.float4_e2m1fn)
 WIDTHS = {np.dtype(getattr(ml_dtypes, name)): int(name[-1]) for name in ("int4", "uint4")}
 WIDTHS |= {np.dtype(getattr(ml_dtypes, name)): int(name[-1]) for name in ("int2", "uint2")}
 WIDTHS |= {FLOAT4: 4}
-"""Bits of the elements that are smaller than a byte."""
+"""The number of bits of an element, for each dtype whose elements are smaller than a byte."""
 BOOL = np.dtype(bool)
 STRING = np.dtype(object)
 EVERY = [BOOL, *NUMBERS, *FLOAT8, *WIDTHS, STRING]
 
 
 def supported_dtypes(op_type: str, opset: int) -> list[np.dtype]:
-    """Return the element types that the schema of an op allows for its first operand."""
+    """Return the dtypes in `EVERY` that the schema of an op allows for the first operand."""
     first = onnx.defs.get_schema(op_type, opset).inputs[0]
     names = {f"tensor({ir.DataType.from_numpy(d).name.lower()})": d for d in EVERY}
     return [dtype for name, dtype in names.items() if name in first.types]
 
 
 def edges(dtype: np.dtype) -> np.ndarray:
-    """Return the values at which an implementation is most likely to be wrong."""
+    """Return values for which an implementation is likely to be wrong.
+
+    For a dtype that is neither in `INTEGERS` nor in `FLOATS`, return eight random elements.
+    """
     if dtype in INTEGERS:
         info = np.iinfo(dtype)
         numbers = [0, 1, 2, 3, 5, 7, -1, -2, -3, -7, info.min, info.min + 1, info.max, info.max - 1]
@@ -42,7 +45,10 @@ def edges(dtype: np.dtype) -> np.ndarray:
 
 
 def random_bits(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Return random bit patterns, including all kinds of NaN and subnormals."""
+    """Return random elements.
+
+    Numbers have random bit patterns, so floats may be subnormal or NaN with any payload.
+    """
     if dtype == STRING:
         pool = np.array(["", "a", "b", "ab", "ä", "long enough not to be stored inline"], object)
         return np.asarray(pool[rng.integers(0, len(pool), shape or 1)]).reshape(shape)
@@ -61,7 +67,7 @@ def patterns(dtype: np.dtype) -> np.ndarray:
         return np.array([False, True])
     width = WIDTHS.get(dtype, 8 * dtype.itemsize)
     raw = np.arange(1 << width, dtype=f"u{dtype.itemsize}")
-    if dtype.name in ("int2", "int4"):  # ml_dtypes sign-extends them to 8 bits
+    if dtype.name in ("int2", "int4"):  # ml_dtypes sign-extends each element to 8 bits
         sign = np.uint8(1 << (width - 1))
         raw = (raw ^ sign) - sign
     return raw.view(dtype)
@@ -79,7 +85,8 @@ def moderate(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) 
 def operand(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """Return edge values, moderate values and random bits in random order.
 
-    For more than 1,000 elements, the result is one-dimensional and contains all of these values.
+    If the shape has more than 1,000 elements, the result is one-dimensional, has more elements than
+    the shape, and contains each edge value at least seven times.
     """
     count = int(np.prod(shape, dtype=np.int64))
     parts = [edges(dtype), moderate(rng, dtype, (count,)), random_bits(rng, dtype, (count,))]

@@ -1,4 +1,7 @@
-"""Test Cast for all pairs of dtypes with random bits, edge values and midpoints."""
+"""Test the Cast kernel for all pairs of dtypes.
+
+The operands have all bit patterns of a narrow dtype, or random bits, edge values and midpoints.
+"""
 
 import functools
 
@@ -18,7 +21,7 @@ NARROW = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), *values.FLOAT8, va
 
 @functools.cache
 def cast_inputs(dtype: np.dtype) -> np.ndarray:
-    """Return every bit pattern of a narrow type, or error-prone values of a wide type."""
+    """Return every bit pattern of a dtype with at most 16 bits; error-prone values of others."""
     if dtype.itemsize <= 2:
         return values.patterns(dtype)
     rng = np.random.default_rng(0)
@@ -42,7 +45,10 @@ def cast_inputs(dtype: np.dtype) -> np.ndarray:
 
 
 def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
-    """Return values of a narrow dtype, the midpoints between them and the midpoints' neighbors."""
+    """Return values of a narrow dtype, the midpoints between them, and the neighbors of midpoints.
+
+    The result and the neighbors have the other ``dtype``.
+    """
     if narrow.itemsize == 2:
         raw = np.arange(0, 1 << 16, 7, dtype=np.uint16)
         here = raw.view(narrow)
@@ -60,7 +66,10 @@ def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
 
 
 def accepted_values(x: np.ndarray, to: int) -> np.ndarray:
-    """Return the values that a data-dependent kernel accepts."""
+    """Return the elements that the kernel does not leave to onnxruntime because of their values.
+
+    A cast from a float to an integer dtype is exact only for elements in the range of the integers.
+    """
     target = ir.DataType(to).numpy()
     if target in values.INTEGERS and x.dtype.name.startswith(("float", "bfloat")):
         wide = x.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Compare every NumPy kernel with onnxruntime for each type and opset of the op's schema."""
+"""Compare every NumPy kernel with onnxruntime, for each dtype and version of the op's schema."""
 
 import itertools
 import time
@@ -22,8 +22,12 @@ NEWEST = 24 if knows(24) else 23
 class Row(NamedTuple):
     """Operands and attributes of a node.
 
-    An operand is an array, a shape for values of the tested type, a function of the tested type, or
-    None for an omitted operand.
+    An operand is one of these:
+
+    - an array
+    - a shape, for an array with values of the tested dtype
+    - a function that returns an array for the tested dtype
+    - None, for an omitted operand
     """
 
     inputs: tuple[Any, ...]
@@ -161,9 +165,9 @@ DECLINED_DTYPES: dict[str, list[np.dtype]] = {
     "Equal": [values.STRING],
     **dict.fromkeys(("Mod", "Range"), values.FLOATS),
 }
-"""Element types of the schema that the kernels leave to onnxruntime."""
+"""By op, the dtypes in the schema that the kernel leaves to onnxruntime."""
 DECLINING = {"Cast", "CastLike", "Split"}
-"""Ops whose kernels leave some values to onnxruntime."""
+"""Ops with kernels that leave only some operands of a dtype to onnxruntime."""
 if cpu_family() is CpuFamily.ARM64:
     DECLINED_DTYPES["Reciprocal"] = [np.dtype(np.float32)]
     DECLINING |= {"Clip"}
@@ -179,7 +183,10 @@ def rows_of(op_type: str, opset: int) -> list[Row]:
 
 
 def kernel_opsets() -> list[Any]:
-    """Return each kernel at the opsets that change the op or its rows, and at the newest opset."""
+    """Return parameters of tests: each op with a kernel, and several opsets.
+
+    The opsets are those that change the schema of the op, those in `ROWS`, and the newest one.
+    """
     found = []
     for op_type in sorted({op for op, _ in ROWS}):
         at = {since for op, since in ROWS if op == op_type}
@@ -200,7 +207,7 @@ def test_rows(op_type, opset):
         outcomes = []
         for inputs, attributes, n_outputs in rows_of(op_type, opset):
             if dtype is not dtypes[0] and all(isinstance(x, np.ndarray) for x in inputs):
-                continue  # the operands are the same for each type
+                continue  # the operands are the same for each dtype
             operands = [_array(spec, rng, dtype) for spec in inputs]
             if op_type in ("Div", "Mod") and dtype in values.INTEGERS:
                 _avoid_traps(*operands)
@@ -229,7 +236,7 @@ def _avoid_traps(a: np.ndarray, b: np.ndarray) -> None:
     "op_type", sorted({op for op, _ in ROWS if kernel_of(op, OPSET).n_required < 3})
 )
 def test_types_outside_the_schema_are_left_to_onnxruntime(op_type):
-    """Kernels that do not support all types decline types outside the schema."""
+    """If the schema does not allow all dtypes, the kernel declines the other number dtypes."""
     supported = values.supported_dtypes(op_type, OPSET)
     first = rows_of(op_type, OPSET)[0]
     if len(supported) > len(values.NUMBERS) + 1 or op_type in ("ConstantOfShape", "Shape", "Size"):
@@ -274,7 +281,10 @@ RANDOM = {
     "Tile": (lambda rng, s: row((*s, 2), i64(*rng.integers(0, 4, len(s) + 1))), 0),
     "Gather": (gathered, 0),
 }
-"""Functions that make a row of a random shape, and the maximum share of rows that may fail."""
+"""By op, a function that returns a row for a random shape, and a maximum share of rows.
+
+Up to this share of the rows may be declined, refused or unsupported.
+"""
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -305,7 +315,7 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes"),
     [
-        # The node has no result, or onnxruntime would end the process.
+        # The operands are invalid, or onnxruntime would end the process.
         *[("Reshape", [np.zeros((2, 6)), i64(*s)], {}) for s in ([5], [0, 0, 0], [-1, -1])],
         *[("Reshape", [np.zeros((2, 6)), i64(*s)], {}) for s in ([-2, 6], [7, -1])],
         *[("Flatten", [np.zeros((2, 3))], {"axis": axis}) for axis in (3, -3)],
@@ -318,9 +328,10 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
         # onnxruntime copies only the first string of each slice.
         ("Gather", [np.array([["a", "b"]], object), i64(0)], {}),
         ("Gather", [np.array([["a", "b"]], "S1"), i64(0)], {}),
+        # An integer division traps on some processors.
         *[(op, [i64(1, 1), i64(1, 0)], {}) for op in ("Div", "Mod")],
         *[(op, [-i64(MOST, MOST) - 1, i64(1, -1)], {}) for op in ("Div", "Mod")],
-        # The result is larger than any memory.
+        # The result would be larger than any memory, or its shape would be invalid.
         ("Expand", [np.float32(1), i64(2**40, 2**40)], {}),
         ("Expand", [np.float32(1), i64(*[1] * 33)], {}),  # more axes than NumPy broadcasts
         *[("ConstantOfShape", [i64(*s)], {}) for s in ([2**40, 2**40], [-1], [1] * 70)],

@@ -1,4 +1,8 @@
-"""Test results that depend on onnxruntime's threads, signed zeros in Where and order of int64."""
+"""Test constants whose values in onnxruntime depend on threads or on positions of elements.
+
+The number of threads can change the order of a sum. The position of an element can change signs of
+zeros in Where, and comparisons of int64.
+"""
 
 import numpy as np
 import onnx
@@ -46,7 +50,7 @@ def test_report_has_the_reason_and_level_2_folds(tmp_path):
     proto = model(*CASES["a matrix times a column"])
     onnx.save(proto, tmp_path / "in.onnx")
     report = onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx")
-    if run(proto, 1) == run(proto, 3):  # whether it depends on the threads also depends on the CPU
+    if run(proto, 1) == run(proto, 3):  # on some CPUs, the result does not depend on the threads
         assert not report.kept
     else:
         (kept,) = report.kept
@@ -96,7 +100,10 @@ def assert_same_bits(op_type: str, arrays: list[np.ndarray], *, fold_all: bool =
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("shapes", ZEROS)
 def test_signed_zeros_through_where(dtype, shapes):
-    """onnxruntime's Where selects by value, one axis at a time."""
+    """onnxruntime's Where changes some elements from -0.0 to 0.0.
+
+    The changed elements depend on the axes along which the operands are broadcast.
+    """
     rng = np.random.default_rng(0)
     for _ in range(8):
         arrays = [rng.choice(np.array([-0.0, 0.0, -0.0, 1, np.nan], dtype), s) for s in shapes]
@@ -106,7 +113,10 @@ def test_signed_zeros_through_where(dtype, shapes):
 @pytest.mark.parametrize("op_type", ["Max", "Min", "Clip", "Relu", "Sign"])
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_order_of_int64(op_type, fold_all):
-    """onnxruntime's SIMD code compares the lower halves of int64 as signed numbers."""
+    """onnxruntime's SIMD code compares the lower halves of int64 as signed numbers.
+
+    So the result for an element can depend on the position of the element.
+    """
     rng = np.random.default_rng(0)
     for shapes in (((50,), (50,)), ((7, 1), (1, 9)), ((50,), ()), ((50,), (1,))):
         x, y = (np.asarray(rng.choice(NUMBERS, shape)) for shape in shapes)

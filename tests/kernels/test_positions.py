@@ -1,7 +1,7 @@
-"""Test that onnxruntime's result for an element does not depend on its position.
+"""Test that onnxruntime's result for an element does not depend on the position of the element.
 
-The tests skip ops and dtypes that rules treat as position-dependent. Vector code computes most
-elements of a tensor, and scalar code computes the last ones. `make test-cpus` runs these tests on
+Vector code computes most elements of a tensor, and scalar code computes the last ones. The tests
+skip ops and dtypes that rules treat as position-dependent. `make test-cpus` runs these tests on
 CPUs with other vector instructions.
 """
 
@@ -23,7 +23,7 @@ LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65, 1000)
 
 
 def sample_values(dtype: np.dtype) -> np.ndarray:
-    """Return distinct values of a dtype without NaN."""
+    """Return distinct values of a dtype, except NaN, in random order."""
     rng = np.random.default_rng(0)
     parts = [edges(dtype), moderate(rng, dtype, (40,)), random_bits(rng, dtype, (40,))]
     found = np.concatenate(parts)
@@ -34,7 +34,7 @@ def sample_values(dtype: np.dtype) -> np.ndarray:
 
 
 def is_position_dependent(op_type: str, dtype: np.dtype, attributes: dict[str, object]) -> bool:
-    """Return whether rules treat the result of an op as position-dependent."""
+    """Return whether rules treat the result of an op with one operand as position-dependent."""
     node = onnx.helper.make_node(op_type, ["x"], ["y"], **attributes)
     kind = ir.DataType.from_numpy(dtype).value
     x_info = onnx.helper.make_tensor_value_info("x", kind, ["N"])
@@ -90,7 +90,7 @@ def test_binary(op_type):
             x = sample_values(dtype)
             y = sample_values(dtype)[::-1].copy()
             if op_type == "Div" and dtype not in FLOATS:
-                y = np.maximum(y, 1)  # avoid division traps
+                y = np.maximum(y, 1)  # divisions by 0 and some divisions by -1 trap
             assert_position_independent(op_type, [x, y], {})
 
 

@@ -1,4 +1,7 @@
-"""Test that a node that crashes, hangs or exhausts memory is kept and other nodes are folded."""
+"""Test limits of the evaluation of constants.
+
+A node that crashes, takes too long or takes too much memory is kept. Other nodes are folded.
+"""
 
 import os
 import sys
@@ -21,7 +24,7 @@ LOOP = """n = Constant <value_int = 3> ()
 
 
 def model_with_loop(text: str):
-    """Return a model with a refused node, which produces z, and a Loop that is computed."""
+    """Return a model with the nodes in ``text``, which produce z, and a Loop that is folded."""
     proto = parse(
         f"g (float[2] x) => (float[2] y) {{ {MORE} {text} {LOOP} v = Add (z, w) y = Add (v, x) }}"
     )

@@ -1,4 +1,4 @@
-"""Test that wide precision rounds the exact result of a chain to the nearest number."""
+"""Test that wide precision rounds a chain of constant operations once, from float64 or int64."""
 
 from typing import Any
 
@@ -24,7 +24,10 @@ STREAMED = (40, 3000)
 def chain(
     dtype: Any, ops: list[str], operands: list[np.ndarray[Any, Any]], opset: int = 18
 ) -> onnx.ModelProto:
-    """Return y = x + (((c0 op c1) op c2) ...). All nodes except the last Add are constant."""
+    """Return a model that computes y = x + (((c0 op c1) op c2) ...).
+
+    All nodes except the last Add are constant.
+    """
     name = ir.DataType.from_numpy(np.dtype(dtype)).name.lower()
     dims = list(np.broadcast_shapes(*(o.shape for o in operands)))
     nodes = []
@@ -61,7 +64,11 @@ def random_chain(
 
 
 def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], index: tuple[int, ...]) -> Any:
-    """Return an element of the result and the largest intermediate value, with 60 digits."""
+    """Compute one element of a chain with 60 digits.
+
+    Returns:
+        The element of the result, and the largest absolute value of the intermediate elements.
+    """
     functions = {
         "Add": mpmath.fadd,
         "Sub": mpmath.fsub,
@@ -95,7 +102,7 @@ def test_chains_are_within_half_an_ulp_of_mpmath(name: str, shape: tuple[int, ..
         exact = folded(model)
         assert wide.dtype == exact.dtype == dtype
         differing += int((wide != exact).any())
-        # The float64 result shows where float64 is precise enough.
+        # Only elements for which float64 is precise enough are compared with the exact result.
         double = folded(chain(np.float64, ops, operands))
         for _ in range(12):
             index = tuple(int(rng.integers(n)) for n in shape)
@@ -110,7 +117,7 @@ def test_chains_are_within_half_an_ulp_of_mpmath(name: str, shape: tuple[int, ..
             if slack < spacing / 1000:
                 off = abs(float(mpmath.fsub(mpmath.mpf(float(got)), true)))
                 assert off <= spacing * 0.5 + slack, (ops, index)
-    assert name == "int32" or differing > 3  # the test needs chains that differ
+    assert name == "int32" or differing > 3  # wide precision must change some results
 
 
 def test_cancellation_of_three_constants():
@@ -133,7 +140,8 @@ def test_intermediate_integers_do_not_overflow():
 
 
 def test_bfloat16_is_rounded_once():
-    near_half = 1 + 2.0**-8 + 2.0**-40  # float32 rounds it to a tie, which bfloat16 rounds to 1
+    # float32 would round this number to a tie, which bfloat16 would round to 1
+    near_half = 1 + 2.0**-8 + 2.0**-40
     numbers = np.array([near_half, -near_half, 1 + 2.0**-8, 3e38, 3.4e38, 1e300, -np.inf, np.nan])
     with np.errstate(over="ignore"):
         got = rounded(numbers, np.dtype(ml_dtypes.bfloat16)).astype(np.float64)
@@ -199,7 +207,7 @@ def test_onnxruntime_computes_in_float64_or_the_rounding_is_reported(count: int)
 
 
 def folded_and_roundings(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[str, str]]:
-    """Return the value v in float64, and the reported roundings by value name."""
+    """Return the folded value v as float64, and why values were rounded, by value name."""
     run = RunContext(Options(precision="wide", fold_all=True))
     ir_model = ir.serde.deserialize_model(model)
     ConstantPropagation(run.options, run=run)(ir_model)

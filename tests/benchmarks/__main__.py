@@ -1,10 +1,12 @@
-"""``python -m tests.benchmarks NAME``: measure the figures of ``docs/pages/benchmarks.md``.
+"""``python -m tests.benchmarks NAME``: run one of the benchmarks that the documentation cites.
 
 ``peers`` compares the results of onnxfold and other tools on many models (package ``peers``).
 ``census`` lists the rules, kernels and engines that models use (``census.py``). ``sessions`` times
 runs with and without runtime constants (``sessions.py``). ``kernels`` times folds with and without
 compiled kernels (``kernels.py``). ``shapes`` compares the types that onnxfold and other tools infer
 (``shape_inference.py``).
+
+The exit code is 1 if ``kernels`` finds that `auto` is too slow, otherwise 0.
 """
 
 import argparse

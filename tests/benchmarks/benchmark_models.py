@@ -1,4 +1,7 @@
-"""Write the generated models of the benchmarks with at most one tensor in memory."""
+"""Write the generated models of the benchmarks.
+
+A transformer's weights are written in chunks of at most 8 MiB, so large models need little memory.
+"""
 
 from pathlib import Path
 
@@ -26,7 +29,10 @@ def scalar_chain(path: Path, links: int) -> None:
 
 
 def transformer_of(path: Path, nbytes: int) -> None:
-    """Write a float32 transformer of about ``nbytes`` bytes; larger models have wider layers."""
+    """Write a float32 transformer of about ``nbytes`` bytes.
+
+    Larger models have wider layers. The smallest model has one layer and 29 MB.
+    """
     sizes = [(512, 1408, 4_000), (1024, 2816, 8_000), (2048, 5632, 16_000), (4096, 11_008, 32_000)]
     hidden, inner, vocabulary = sizes[sum(nbytes >= limit for limit in (2e8, 1e9, 8e9))]
     outside = 2 * hidden * vocabulary
@@ -43,14 +49,23 @@ def transformer(
     vocabulary: int,
     dtype: type[np.floating] = np.float16,
 ) -> None:
-    """Write a decoder with the weight layout of exporters and all weights in a data file.
+    """Write a decoder whose weights are in the data file ``path`` + ".data".
 
-    Every linear layer is a MatMul with a transposed weight [out, in]. A gate replaces the attention
-    scores and their product with the values, which contain no constant.
+    As in exported models, every linear layer is a MatMul with the Transpose of a weight [out, in].
+    A gate, ``Sigmoid(query * key) * value``, replaces attention, because the ops of attention have
+    no constant operand.
+
+    Args:
+        path: Path of the model file.
+        hidden: Size of the hidden state.
+        inner: Size of the intermediate state of the MLPs.
+        layers: Number of layers.
+        vocabulary: Number of tokens.
+        dtype: Type of the weights.
     """
     rng = np.random.default_rng(0)
     row = rng.random(1 << 21, dtype=np.float32) - np.float32(0.5)
-    row = (row * np.float32((12 / hidden) ** 0.5)).astype(dtype)  # keeps the scale of x
+    row = (row * np.float32((12 / hidden) ** 0.5)).astype(dtype)  # variance 1 / hidden
     element = helper.np_dtype_to_tensor_dtype(row.dtype)
     nodes = []
     weights = []

@@ -2,12 +2,14 @@
 
 Each row is the runtime_fold of a generated model. A time is the wall time of `Session.run` with new
 values of the runtime constants: copies, comparisons, the fold, and a small run of entry. The
-backends take turns, and the table shows the lower quartile of the runs, which excludes the trials
-of `auto` and single disturbances. "copy" is the time in which NumPy copies half of the bytes that
-the fold reads and writes into new memory. Such a copy reads and writes as many bytes as the fold,
-so it is a lower bound. "of the best" is the time of the fastest backend divided by the time of
-`auto`. The last lines show measured values of the constants with which `auto` estimates the time
-that a kernel saves (``onnxfold/analysis/costs.py``).
+backends take turns for ``--rounds`` seconds per row. The table shows the lower quartile of the
+times. The quartile excludes the trials of `auto` and single disturbances.
+
+NumPy copies half as many bytes as the fold reads and writes together; "copy" is the time of this
+copy. The copy also reads and writes as many bytes as the fold, so its time is a lower bound. "of
+the best" is the time of the fastest backend divided by the time of `auto`. Without ``--model``, the
+last lines show measured values of constants of ``onnxfold/analysis/costs.py``. `auto` uses these
+constants to estimate the time that a kernel saves.
 
 ``--busy N`` runs N busy loops at the same time. The exit code is 1 if "of the best" is below 0.9 in
 a row. The acceptance test is three runs on an idle machine and two runs with one busy loop per
@@ -49,9 +51,14 @@ _SQUARE = "g (float x, float[{0}, {0}] w) => (float[m, n] y) {{ k = {1} y = Mul(
 
 
 class Fold:
-    """A model with random values for its runtime constants.
+    """A model with random values for its inputs.
 
-    ``is_fused`` is true if compilers fuse most of the work of its fold.
+    All inputs whose names do not start with "x" are runtime constants.
+
+    Attributes:
+        is_fused: Whether compilers fuse most of the work of the fold.
+        others: Values of the inputs that are not runtime constants.
+        settings: Two sets of values of the runtime constants.
     """
 
     def __init__(
@@ -67,13 +74,13 @@ class Fold:
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
-        """Return values for the runtime constants."""
+        """Return the first set of values of the runtime constants."""
         return self.settings[0]
 
 
 @contextlib.contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run busy loops in other processes."""
+    """Run ``count`` busy loops in other processes until the context ends."""
     command = [sys.executable, "-c", "while True: pass"]
     loops = [subprocess.Popen(command) for _ in range(count)]
     try:
@@ -85,11 +92,11 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def kernels(folder: Path, rounds: int, *, full: bool, models: list[str], busy: int) -> bool:
-    """Print the tables; return whether `auto` is fast enough in each row.
+    """Print the table and the constants; return whether `auto` is fast enough in each row.
 
     Args:
         folder: Folder for temporary model files.
-        rounds: Seconds of runs for each row.
+        rounds: Seconds of runs for each row. The number of other measurements is proportional.
         full: Whether the model with Llama's shapes has 1 GB instead of 100 MB.
         models: Substrings of names of rows. An empty list selects all rows and the constants.
         busy: Number of busy loops during the measurement.
@@ -130,7 +137,8 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> tuple[l
     tensors = sessions["onnxruntime"].fold(fold.constants).tensors()
     weights = map(onnx.numpy_helper.to_array, fold.model.graph.initializer)
     read = (array.nbytes for array in (*fold.constants.values(), *weights))
-    made = sum((*read, *map(size_in_bytes, tensors.values())))  # read and written by the fold
+    # the number of bytes that the fold reads and writes
+    made = sum((*read, *map(size_in_bytes, tensors.values())))
     end = time.perf_counter() + rounds
     order = list(sessions.items())
     while time.perf_counter() < end:
@@ -169,7 +177,7 @@ def seconds_of(session: Session, constants: Mapping[str, Any]) -> float:
 
 
 def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, float]]:
-    """Return name, current value and measured value of each constant of the estimate."""
+    """Return the name, the current value and a measured value of constants of `costs`."""
 
     def seconds(op: str, side: int, backend: str = "onnxruntime") -> float:
         fold = Fold(op, _SQUARE.format(side, op))
@@ -200,7 +208,10 @@ def folds(*, full: bool) -> Iterator[Fold]:
 
 
 def llama(width: int, inner: int, layers: int) -> Fold:
-    """Return LoRA on all projections of layers with Llama's shapes, without other nodes."""
+    """Return a fold that adds LoRA to the weights of all projections of Llama layers.
+
+    The model has no other nodes of these layers.
+    """
     shapes = dict.fromkeys("qkvo", (width, width)) | {"gate": (width, inner)}
     shapes |= {"up": (width, inner), "down": (inner, width)}
     inputs = []
@@ -221,7 +232,7 @@ def llama(width: int, inner: int, layers: int) -> Fold:
 
 
 def _projections(name: str, layers: int, width: int, states: int, *, bias: bool) -> Fold:
-    """Return the keys and values of cross-attention over encoder states."""
+    """Return a fold that computes the keys and values of cross-attention from encoder states."""
     weights: dict[str, np.ndarray] = {"heads": np.array([0, 0, width // 64, 64])}
     lines = []
     outputs = []

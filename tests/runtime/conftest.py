@@ -13,14 +13,17 @@ from onnxfold.runtime.bundles.manifest import Kernel
 
 @pytest.fixture
 def decoder() -> onnx.ModelProto:
-    """Return a layer of cross-attention; the states and the mask can be runtime constants."""
+    """Return a layer of cross-attention. Its states and mask can be runtime constants."""
     weights = {name: random(64, 64, seed=k) for k, name in enumerate(("wq", "wk", "wv"))}
     return parse("decoder", **weights, bv=random(64, seed=9))
 
 
 @pytest.fixture
 def adapter() -> onnx.ModelProto:
-    """Return a product with a weight and a low-rank update whose factors are inputs."""
+    """Return a product of x with the sum of a weight and a low-rank update.
+
+    The two factors and the scale of the update are inputs.
+    """
     return parse("adapter", w=random(64, 64))
 
 
@@ -32,13 +35,19 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def any_speed(monkeypatch):
-    """Run kernels of small models even if they were timed as slower; test_timing.py tests this."""
+    """Treat no kernel as slower than onnxruntime, so that `auto` prefers kernels of small models.
+
+    test_timing.py overrides this fixture.
+    """
     monkeypatch.setattr(Kernel, "is_slower", False)
 
 
 @pytest.fixture(params=["onnx-mlir", "iree"])
 def compiling(request, tmp_path, monkeypatch) -> str:
-    """Return the name of a backend that compiles; a double replaces the compiler of onnx-mlir."""
+    """Return the name of a backend that compiles, or skip the test if it cannot compile.
+
+    A double replaces the compiler of onnx-mlir.
+    """
     if request.param == "onnx-mlir":
         use_double(tmp_path, monkeypatch)
     elif (reason := iree.Iree().missing()) is not None:
@@ -108,10 +117,12 @@ class Broken:
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
-    """Yield the folder to which the backends in `BACKEND` write each model that they compile.
+    """Install the backends in `BACKEND`, and yield the folder of the models that they compile.
 
-    Their kernels run the model with onnxruntime. A kernel of `Slow` sleeps for 10 ms in each call.
-    A kernel of `Fast` returns its last results if the next call passes the same mapping.
+    `Broken` cannot be loaded. The kernels of the other backends run the model with onnxruntime. A
+    kernel of `Slow` sleeps for 10 ms in each call. It fails if ``FAILS`` is set, and aborts if an
+    input has a dimension of size ``DIES_OF``. A kernel of `Fast` returns its last results if the
+    next call passes the same mapping. A compilation sleeps for ``COUNTING_SECONDS``.
     """
     site = tmp_path / "site"
     log = tmp_path / "log"

@@ -23,7 +23,10 @@ def written_double(path: Path) -> Path:
 
 
 def use_double(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the compiler of onnx-mlir by its double, which a script in the folder starts."""
+    """Replace the compiler of onnx-mlir by its double, or skip the test without a C compiler.
+
+    A script in ``folder`` starts the double.
+    """
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(written_double(folder / "onnx-mlir")))

@@ -28,7 +28,7 @@ TEXTS = model_table.blocks(Path(__file__).with_name("models.txt"))
 
 
 def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
-    """Parse a model; the text is the model, or its name in `TEXTS`."""
+    """Return the model for a text, or for its name in `TEXTS`, with these initializers."""
     return with_weights(model_table.parse(TEXTS.get(text, text)), **weights)
 
 
@@ -67,26 +67,30 @@ def assert_same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
 
 
 def sealed(manifest: dict) -> dict:
-    """Return a manifest with the digest of its content."""
+    """Return a copy of a manifest with the digest of the other entries."""
     written = {name: value for name, value in manifest.items() if name != "digest"}
     text = json.dumps(written, sort_keys=True)
     return {**written, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
-    """Return whether two arrays differ by at most 1e-5 of the largest expected element."""
+    """Return whether no difference exceeds 1e-5 of the largest magnitude in ``want``."""
     return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
 
 
 def bundle_of(model, folder, *constants: str, **arguments) -> Bundle:
-    """Split a model; the inputs or weights with these names are runtime constants."""
+    """Split a model. ``constants`` are names or globs of the inputs or weights to hold constant."""
     return split(model, folder, runtime_constants=constants, fsync=False, **arguments)
 
 
 def session_on(source, *constants: str, **arguments) -> Session:
-    """Open a session without optimizations and with its own cache.
+    """Open a session, by default with `reference_options` and its own cache.
 
-    The source is a model, with the names of its runtime constants, or a bundle, without names.
+    Args:
+        source: A model or a bundle.
+        constants: Names of runtime constants of a model. There are none for a bundle, or if
+            ``arguments`` select the runtime constants.
+        arguments: Other arguments of `Session`.
     """
     if constants:
         arguments["runtime_constants"] = constants
@@ -94,7 +98,7 @@ def session_on(source, *constants: str, **arguments) -> Session:
 
 
 def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placement]]:
-    """Return the results of a new session and the placements of its folds."""
+    """Run a new session, and return its results and the placements of its components."""
     session = session_on(source, **arguments)
     return session.run(None, feeds), session.placements()
 
@@ -102,9 +106,18 @@ def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placemen
 def assert_runs(
     source, model: onnx.ModelProto, feeds, *backends: str, bound: float = 1e-4, **arguments
 ) -> list[Placement]:
-    """Assert that these backends fold, and that the errors of results are within a bound.
+    """Run a new session, and assert which backends fold and that the results are correct.
 
-    A bound of 0 requires the bits of the original.
+    Args:
+        source: The argument of `session_on`.
+        model: The original model.
+        feeds: The inputs.
+        backends: The expected backend of each component, in order.
+        bound: The absolute and relative tolerance. 0 requires the bits of the original model.
+        arguments: Other arguments of `session_on`.
+
+    Returns:
+        The placements of the components.
     """
     got, placements = run(source, feeds, **arguments)
     assert [place.backend for place in placements] == [*backends]
@@ -125,6 +138,9 @@ def renamed(model: onnx.ModelProto, new: Callable[[str], str]) -> onnx.ModelProt
 
 
 def at_once(work: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
-    """Call a function in several threads; an exception of a call is raised again."""
+    """Call a function with each argument in several threads, and return the results in order.
+
+    An exception of a call is raised again.
+    """
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, arguments))

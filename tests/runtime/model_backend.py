@@ -1,4 +1,4 @@
-"""A backend for tests. Its kernels are models that onnxruntime runs."""
+"""A backend for tests, whose kernels are models that onnxruntime runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from onnxfold.support.onnxruntime_sessions import array_of, open_session, ort_va
 
 
 def run_model(content: bytes, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a model with onnxruntime; the arrays are in the order of its inputs."""
+    """Run a serialized model with onnxruntime. The arrays are in the order of the inputs."""
     session = open_session(content, session_options())
     names = [value.name for value in session.get_inputs()]
     feeds = {name: ort_value(array) for name, array in zip(names, arrays, strict=True)}
@@ -20,7 +20,7 @@ def run_model(content: bytes, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 class ModelBackend:
-    """Implement the protocol `onnxfold.runtime.backends.base.Backend`."""
+    """An implementation of the protocol `onnxfold.runtime.backends.base.Backend`."""
 
     name = "model"
 

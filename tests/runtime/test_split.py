@@ -37,7 +37,10 @@ def inputs_of(session):
 
 
 def check(model, folder, feeds, *names, **arguments):
-    """Split; assert that both parts are valid and compute the original's bits."""
+    """Split a model, and assert that both parts are valid and compute the bits of the model.
+
+    Entry must have the outputs of the model, and the inputs that the manifest lists.
+    """
     bundle = bundle_of(model, folder, *names, **arguments)
     for path in (bundle.entry, bundle.runtime_fold):
         if path.exists():
@@ -115,9 +118,10 @@ def test_where_a_model_is_cut(text, way, tmp_path):
 @pytest.mark.parametrize("fold_at", ["compile", "runtime"])
 @pytest.mark.parametrize("level", [0, 1])
 def test_entry_computes_outputs_without_the_cache(tmp_path, fold_at, level):
-    """Test three outputs: an operand of folded nodes, a sequence, and one of unknown rank.
+    """Test three outputs that depend only on constants.
 
-    In opset 13, Identity does not accept sequences.
+    Folded nodes read the output c, q is a sequence, and the sizes of e are values of an input. In
+    opset 13, Identity does not accept sequences.
     """
     model = parse("outputs that entry makes")
     model.opset_import[0].version = 13
@@ -132,7 +136,7 @@ def test_entry_computes_outputs_without_the_cache(tmp_path, fold_at, level):
 
 @pytest.mark.parametrize(("sizes", "count"), [("2, 2", 0), ("200, 200", 3)])
 def test_a_result_that_takes_less_time_than_an_input_is_not_cached(tmp_path, sizes, count):
-    """If three small results of c were cached, entry would have three inputs instead of one."""
+    """If the three small results of c were cached, entry would have three more inputs."""
     model = parse(
         f"""g (float[{sizes}] x, float[{sizes}] c) => (float[{sizes}] y) {{
         d = Neg(c) e = Abs(c) f = Tanh(c) p = Mul(x, d) q = Mul(p, e) r = Mul(q, f)
@@ -276,7 +280,7 @@ def test_wrong_arguments(decoder, tmp_path, arguments, message):
 
 @pytest.mark.parametrize("name", ["swin.onnx", "t5-decoder.onnx"])
 def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
-    """Entry is at most as large as the source, and has as many nodes as after `optimize`."""
+    """Entry is at most as large as the source, and has as many nodes as the optimized model."""
     source = MODELS / name
     optimized = optimize_file(source, tmp_path / "optimized.onnx")
     names = [value.name for value in onnx.load(source).graph.input]
@@ -299,7 +303,7 @@ def test_a_loop_that_may_not_run_keeps_its_nodes(steps):
     assert not session.bundle.manifest.groups
     (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
     assert stay.reason == "the body of the enclosing Loop may not run"
-    for columns in (64,) if steps else (64, 63):  # an op that would fail does not run
+    for columns in (64,) if steps else (64, 63):  # with 63, MatMul would fail if it ran
         feeds = {"steps": np.array(steps), "x": random(1, 64), "states": random(9, columns)}
         np.testing.assert_allclose(session.run(None, feeds), original(model, feeds), rtol=1e-5)
 

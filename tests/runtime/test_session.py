@@ -50,7 +50,10 @@ def session(bundle) -> Session:
 
 
 def open_session(bundle, **arguments):
-    """Open a session that computes the bits of the original and has its own cache."""
+    """Open a session that computes the bits of the original.
+
+    It has its own cache unless ``arguments`` contain a cache.
+    """
     return session_on(bundle, backend="onnxruntime", **arguments)
 
 
@@ -171,7 +174,7 @@ def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle, 
 
 
 def test_cache_keys_depend_on_content(bundle, feeds, tmp_path):
-    """Keys are hashes of bits, types and shapes, for a cache in memory and in a folder."""
+    """A changed bit requires another fold. Equal values in other arrays and sessions do not."""
     for cache in (FoldCache(), FoldCache(tmp_path / "folds")):
         session, other = (open_session(bundle, cache=cache) for _ in range(2))
         session.run(None, feeds)
@@ -213,7 +216,7 @@ def test_waiting_for_a_fold_that_fails_is_no_hit():
 
     def make():
         asked.set()
-        time.sleep(0.1)  # until the other thread waits
+        time.sleep(0.1)  # meanwhile the other thread requests the key and waits
         raise MemoryError
 
     def ask(waits):
@@ -326,7 +329,15 @@ def test_a_fold_that_fails_can_be_tried_again(decoder, bundle, session, feeds):
 
 
 def outputs_without(modules: list[str], folder: Path, arguments: str = "'b'") -> str:
-    """Return the output of a process that runs a bundle and cannot import the modules."""
+    """Run a session in a process that cannot import some modules, and return the output.
+
+    The output is the shape of the first result, and the backend of the first component.
+
+    Args:
+        modules: The names of the modules that cannot be imported.
+        folder: The working directory of the process. It contains the feeds in ``feeds.npz``.
+        arguments: Python code for the arguments of `Session`.
+    """
     code = f"""if True:
         import os, sys
         sys.modules.update(dict.fromkeys(sys.argv[2].split()))
@@ -356,7 +367,7 @@ def test_a_process_can_end_while_it_holds_kernels(adapter, tmp_path):
 
 
 def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
-    """The kernel has no weights as inputs, which onnx-ir would read from runtime_fold."""
+    """The kernel has no weights. onnx-ir would read weights from runtime_fold."""
     model = parse(
         "g (float[n, 64] x, float[64, 4] a, float[4, 64] b) => (float[n, 64] y) {"
         "ab = MatMul(a, b) y = MatMul(x, ab) }"
@@ -440,7 +451,7 @@ def test_ten_thousand_runs_leak_nothing(bundle):
 
 
 def test_inputs_may_declare_negative_sizes():
-    """PaddlePaddle writes negative sizes for unknown ones."""
+    """PaddlePaddle writes negative numbers for unknown sizes."""
     text = "g (float[1, 3] x, float[1, 3] c) => (float[n, 3] y) { t = Tanh (c) y = Add (x, t) }"
     model = parse(text)
     for info in model.graph.input:

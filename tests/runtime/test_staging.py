@@ -1,4 +1,4 @@
-"""Test that a bundle is replaced atomically, even if the process is killed."""
+"""Test the replacement of bundles, which is atomic, and the errors of damaged bundles."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def write(number: int, folder):
 
 
 def runs_as(folder) -> set[int]:
-    """Return the versions of the model whose results a bundle computes."""
+    """Return the number of each `version` of the model whose results a bundle computes."""
     session = session_on(folder, backend="onnxruntime")
     feeds = adapter_feeds()
     got = session.run(None, feeds)[0]
@@ -41,8 +41,8 @@ def listed(folder) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-# Replace copies of a bundle in processes. Each process kills itself at a later call that changes
-# names or files than the process before.
+# Replace copies of a bundle, each in a forked process. Process k kills itself before its k-th
+# operation in CALLS. The first process that is not killed is the last one.
 DIES = """if True:
     import os, shutil, sys
     from onnxfold.runtime.split_model import split
@@ -216,7 +216,7 @@ def disk(tmp_path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("free", [4, 12, 20, 160])
 def test_a_bundle_is_not_changed_if_the_disk_is_full(disk, free):
-    """The disk has this number of free KiB, and a bundle requires about 24."""
+    """``free`` is the free space of the disk in KiB. A new bundle requires about 24 KiB."""
     bundle = disk / "b"
     write(0, bundle)
     session = session_on(bundle, backend="onnxruntime")

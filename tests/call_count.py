@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Return the number of Python and C calls that a function makes."""
+    """Return the number of Python and C calls that a function makes in this thread."""
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

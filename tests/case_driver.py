@@ -1,8 +1,8 @@
-"""Check the model that a generator makes from each seed in a child process.
+"""Run tasks in a child process, for example to check many generated models, and collect failures.
 
-A generator has a module of tasks, which are functions that run in the child process. The first
-argument of a task is a function that the task calls with the name of each phase. If the child
-dies, hangs or exceeds a limit, this is the result of one seed, and the driver continues.
+A task is a function of a module that the child process imports. The first argument of a task is a
+function that the task calls with the name of each phase. If the child dies, hangs or exceeds a
+limit, `drive` records this as the result of one seed, and continues with the next seed.
 """
 
 import contextlib
@@ -25,18 +25,22 @@ from typing import Any
 import psutil
 
 Phase = Callable[[str], None]
-SECONDS = 30
-_TICK = 0.25  # seconds between two measurements of the time and memory of a task
-_ORIGINAL = 0.2  # fraction of both limits for the phase "original", which runs onnxruntime only
+SECONDS = 30  # default limit of the wall-clock time of each phase
+_TICK = 0.25  # seconds without a message until the time and memory of a task are measured
+# In the phase "original", in which a task runs the original model on onnxruntime, this fraction of
+# the limits of CPU time and memory applies. Without a limit of CPU time, the fraction is 1.
+_ORIGINAL = 0.2
 
 
 class Died(Exception):
-    """The child process ended, hangs, or takes too much memory.
+    """The child process ended, or was killed because it exceeded a limit of time or memory.
 
     Attributes:
-        how: The name of a signal, an exit code, "hangs", or "memory".
-        phase: The last phase that the task reported.
-        log: The output of the process, with the stacks of its threads.
+        how: "hangs" for a limit of time, "memory", the name of the signal that ended the process,
+            or "exit" and the exit code.
+        phase: The last phase that the task reported, or "start".
+        log: The output of the process since its start. After signals such as SIGABRT and SIGSEGV,
+            this includes the stacks of all threads.
     """
 
     def __init__(self, how: str, phase: str, log: str = "") -> None:
@@ -47,12 +51,12 @@ class Died(Exception):
 
 
 class Worker:
-    """Runs tasks in a child process and replaces a child that has ended.
+    """Runs tasks in a child process, and starts a new child for the next task if one has ended.
 
     Args:
-        tasks: The module of the tasks.
-        cpu_seconds: Limit of the CPU time of each phase of a task, including the processes that it
-            starts. None means no limit.
+        tasks: The name of the module of the tasks.
+        cpu_seconds: Limit of the CPU time of each phase of a task, including the processes that the
+            task starts. None means no limit.
         memory: Limit of the resident memory in bytes, including the processes that the task starts.
     """
 
@@ -107,10 +111,11 @@ class Worker:
                 return content
 
     def _look(self, phase: str, is_late: bool, before: float | None) -> float:
-        """Raise `Died` if the process exceeds a limit.
+        """Kill the process and raise `Died` if `is_late`, or if the process exceeds a limit.
 
-        Return its CPU time at the first measurement of the phase, which is passed as `before` to
-        later calls.
+        Returns:
+            The CPU time of the process at the first measurement of the phase. Later calls in this
+            phase receive this time as `before`. The first call receives None.
         """
         seconds = 0.0
         nbytes = 0.0
@@ -194,7 +199,10 @@ def _serve(pipe: Connection, tasks: str, log: str, scratch: str) -> None:
 
 @dataclass
 class Failure:
-    """A failure of one variant of a model, with the place in the code or another short key."""
+    """A failure of one variant of a model.
+
+    The place is a place in the code, another short key that separates classes of failures, or "".
+    """
 
     variant: str
     kind: str
@@ -203,7 +211,10 @@ class Failure:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the innermost function of onnxfold in a traceback, and the one that raised."""
+    """Return the innermost function of onnxfold in a traceback, and the function that raised.
+
+    If both are the same, or no function of onnxfold is in the traceback, only one is returned.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if re.search(r"[\\/](onnxfold|rules)[\\/]", f.filename)]
     places = ["/".join(Path(f.filename).parts[-2:]) + f":{f.name}" for f in ours[-1:] + frames[-1:]]
@@ -216,7 +227,10 @@ def one_line(error: BaseException) -> str:
 
 @dataclass
 class Result:
-    """The result of a seed: the reason to discard it, or its failures and coverage counts."""
+    """The result of a seed: the reason to discard the seed, or failures and coverage counts.
+
+    `what` describes the model of the seed.
+    """
 
     discarded: str = ""
     failures: list[Failure] = field(default_factory=list)
@@ -226,7 +240,16 @@ class Result:
 
 @dataclass
 class Found:
-    """The results of many seeds, with failures grouped by class."""
+    """The results of many seeds, with failures grouped by class.
+
+    Attributes:
+        checked: Number of seeds that were not discarded.
+        failed: Number of seeds with at least one failure.
+        discarded: Numbers of discarded seeds by reason.
+        classes: The variants and seeds of the failures of each class.
+        texts: A description of the first failure of each class.
+        reached: Coverage counts of all seeds.
+    """
 
     checked: int = 0
     failed: int = 0
@@ -236,7 +259,7 @@ class Found:
     reached: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     def summary(self) -> str:
-        """Return counts, reasons for discarding, and each class with some of its seeds."""
+        """Return counts, the main reasons for discarding, and all classes with some seeds each."""
         lines = [
             f"{self.checked} checked, {sum(self.discarded.values())} discarded, "
             f"{self.failed} failed, {len(self.classes)} classes"
@@ -262,7 +285,7 @@ def drive(
         worker: Runs the tasks. It is stopped at the end.
         seeds: The seeds.
         call: Returns the task and its arguments for a seed. The task returns a `Result`.
-        classify: Returns the class of a failure and a text that describes it.
+        classify: Returns the class of a failure and a text that describes the failure.
         seconds: Limit of the wall-clock time of each phase of a task.
         show: Is called with a text for the first failure of each class and after every 250 seeds.
     """
@@ -277,7 +300,7 @@ def drive(
                 found.failed += bool(result.failures)
                 for name, counts in result.reached.items():
                     found.reached[name] += counts
-            # several variants of a model often fail in the same way: count one of them
+            # several variants of a model often fail in the same way: count only the first of them
             for failure in {(f.kind, f.place): f for f in result.failures[::-1]}.values():
                 key, text = classify(seed, failure)
                 if key not in found.classes:

@@ -1,4 +1,4 @@
-"""Select the hypothesis profile and skip the tests that cannot run on Windows."""
+"""Select the hypothesis profile. On Windows, skip the tests that require POSIX."""
 
 import os
 import sys

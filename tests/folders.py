@@ -20,14 +20,20 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the content of the files in and below a folder; see `names_in`."""
+    """Return the content of each file in and below a folder, by the file's relative path.
+
+    Replaced files that this process maps are not included.
+    """
     end_unused_mappings()
     paths = [path for path in folder.rglob("*") if path.is_file() and not is_kept(path)]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def is_kept(path: Path) -> bool:
-    """Return whether a path names a replaced file that this process maps."""
+    """Return whether a path names a replaced file that this process maps.
+
+    The result is always False on systems other than Windows, because they remove replaced files.
+    """
     if CAN_REMOVE_OPEN_FILES or path.suffix != ".tmp":
         return False
     status = path.stat()

@@ -1,16 +1,19 @@
-"""Parse tables of models and of the results of rewriting them, which are text files.
+"""Parse text files with models and with the expected results of rewriting them.
 
 A case has a name after ``##`` and a graph in onnx's text format, in which ``*`` is an initializer
 with random elements. Each line ``-> OPS; CLAUSES`` is one way to rewrite the graph. OPS are the
-remaining op types with their numbers, including the nodes of functions and bodies, or ``?`` for any
-nodes. Clauses are:
+remaining op types with their numbers, including the nodes of functions and bodies. A number of one
+is omitted, and ``?`` stands for any nodes. Clauses are:
 
     max_growth = 64        an option
     sizes = 2,3 1,1        sizes of the inputs' symbolic dims, in order, for two runs
-    k = 0 2                values of an input, one for each run
+    k = 0 2                values of an input: each run is repeated with each value
     weights: v w           names of the remaining initializers
     stays Neg: kept        an op type that is not folded, and a part of the reason
     not run                the results are not compared on onnxruntime
+    not valid              onnx's checker rejects the result
+
+Some tests define further clauses.
 """
 
 import ast
@@ -36,7 +39,15 @@ _RANDOM = re.compile(r"(\w+)\[([\d, ]+)\] (\w+) = \*(, )?")
 
 @dataclass
 class Way:
-    """One way to rewrite a model, and the expected result."""
+    """One way to rewrite a model, and the expected result.
+
+    Attributes:
+        text: The text after ``->``.
+        ops: The numbers of the remaining nodes by op type; None for any nodes.
+        values: The clauses with ``=``, by name.
+        asserted: The clauses with ``:``, as pairs of the texts before and after the colon.
+        words: All other clauses.
+    """
 
     text: str
     ops: dict[str, int] | None = None
@@ -59,7 +70,7 @@ class Way:
                 self.words.add(clause)
 
     def options(self, *others: str) -> dict[str, Any]:
-        """Return the clauses that are options: all values except those with the given names."""
+        """Return the values of the clauses with ``=``, except the clauses named in `others`."""
         return {k: ast.literal_eval(v) for k, v in self.values.items() if k not in others}
 
 
@@ -70,11 +81,11 @@ def blocks(path: Path) -> dict[str, str]:
 
 
 TEXTS = blocks(ROOT / "tests" / "data" / "texts.txt")
-"""Models that tests use by name."""
+"""The texts of the models of single tests, by name."""
 
 
 def cases(path: Path) -> list[Any]:
-    """Return the parameters of a test: the graph and the `Way` of each line of each case."""
+    """Return parameters of a test: the text of the graph and a `Way`, for each way of each case."""
     found = []
     for name, text in blocks(path).items():
         graph, *ways = text.split("\n->")
@@ -83,7 +94,10 @@ def cases(path: Path) -> list[Any]:
 
 
 def parse(text: str, opset: int = 21) -> onnx.ModelProto:
-    """Return the model for the text of its graph and, optionally, functions."""
+    """Return a model for the text of a graph and, optionally, of functions.
+
+    The initializers that the text denotes by ``*`` have normally distributed elements times 4.
+    """
     weights = {}
     for k, (kind, dims, name, _) in enumerate(_RANDOM.findall(text)):
         array = 4 * floats(*map(int, dims.split(",")), seed=k)
@@ -93,7 +107,10 @@ def parse(text: str, opset: int = 21) -> onnx.ModelProto:
 
 
 def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
-    """Add initializers, which are arrays, numbers, ir tensors or TensorProtos, to a model."""
+    """Add initializers to a model, and return the same model.
+
+    The initializers are arrays, numbers, ir tensors or TensorProtos.
+    """
     for name, weight in weights.items():
         if not isinstance(weight, onnx.TensorProto | ir.TensorProtocol):
             weight = ir.Tensor(np.asarray(weight), name=name)
@@ -121,9 +138,9 @@ def saved(text: str, path: Path, opset: int = 21, **weights: Any) -> Path:
 def graph(
     inputs: str, *nodes: str, outputs: str = "", opset: int = 17, **weights: Any
 ) -> onnx.ModelProto:
-    """Return a model of nodes with inferred types of outputs.
+    """Return a model of nodes. The types of its outputs are inferred.
 
-    Without `outputs`, the output of the model is the output of the last node.
+    Without `outputs`, the outputs of the model are the outputs of the last node.
     """
     names = outputs or nodes[-1].split("=")[0].strip()
     made = parse(f"g ({inputs}) => ({names}) {{ {' '.join(nodes)} }}", opset)
@@ -144,9 +161,10 @@ def dtype_of(elem: int) -> np.dtype[Any]:
 
 
 def feeds(model: onnx.ModelProto, way: Way) -> Iterator[dict[str, np.ndarray]]:
-    """Yield inputs for all sizes: random floats, ones for integers, both values of booleans.
+    """Yield the inputs of each run: for all sizes, all combinations of the values of the inputs.
 
-    Inputs that a clause names have the values of the clause.
+    A clause names the values of an input. Without this clause, floats are random, integers are
+    ones, and a boolean input has two values: all elements are True, or all are False.
     """
     for sizes in way.values.get("sizes", "-").split():
         numbers = map(int, sizes.split(",") if sizes != "-" else ())

@@ -8,7 +8,10 @@ import pytest
 
 
 def mounted(folder: Path, *options: str) -> Iterator[Path]:
-    """Mount a file system at a new folder, or skip the test if mounting fails."""
+    """Mount a file system at a new folder, yield the folder, and unmount the file system.
+
+    The test is skipped if mounting fails. `options` are options of ``mount``, and its source.
+    """
     folder.mkdir()
     command = ["mount", *options, str(folder)]
     try:

@@ -1,4 +1,4 @@
-"""Run code in child processes and describe how they end."""
+"""Run code in child processes. The constants describe how a crashed process ended."""
 
 import os
 import signal
@@ -16,7 +16,11 @@ else:
 
 
 def python(*words: object, **options: Any) -> str:
-    """Return the output of a Python process; raise AssertionError with its errors if it fails."""
+    """Run Python with arguments in a new process, and return the output of the process.
+
+    Raises:
+        AssertionError: The exit code is not 0. The message is the error output of the process.
+    """
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
@@ -24,9 +28,10 @@ def python(*words: object, **options: Any) -> str:
 
 
 def exit_code_in_fork(work: Callable[[], object], seconds: int = 60) -> int:
-    """Call a function in a forked process, and return its exit code: 0 if it raised nothing.
+    """Call a function in a forked process, and return the exit code of the process.
 
-    SIGALRM ends the process after `seconds`.
+    The exit code is 0 if the function returns, and 1 if the function raises an exception. SIGALRM
+    ends the process after `seconds`; the result is then the negative number of the signal.
     """
     process = os.fork()
     if process == 0:

@@ -1,9 +1,12 @@
-"""``python -m tests.benchmarks census --model DIR``: count the rules and engines that models use.
+"""``python -m tests.benchmarks census --model DIR``: list the rules and engines that models use.
 
 Each model is optimized at each level, in one of ``--jobs`` processes. The census records the rules
 that apply, the ops that NumPy kernels compute, the ops that onnxruntime computes in the same and in
-a child process, and the ways in which large constants are computed. ``--output FILE`` receives JSON
-with the number of models and a few of their names for each rule, kernel and op.
+a child process, and the ways in which large constants are computed. Models with LoRA weights are
+also split, which applies other rules.
+
+The output is JSON, which ``--output FILE`` also receives. For each rule, kernel and op, the JSON
+has the first level, the number of models and the names of a few models.
 """
 
 from __future__ import annotations
@@ -38,16 +41,24 @@ LEVELS: dict[str, dict[str, Any]] = {
 }
 """The options of each run; "all" enables every opt-in rule set."""
 _ADAPTER = "lora_"
+"""Text that the files of models with LoRA weights contain."""
 _MOST_SHOWN = 6
+"""Maximum number of model names for each rule, kernel or op."""
 _SECONDS = 300
-"""Time limit for a model at one level."""
+"""Time limit for a model in seconds, for each level."""
 
 Found = dict[str, dict[str, str]]
-"""The first level at which a rule, kernel or op was used, by kind and name."""
+"""The first level at which a model uses a rule, kernel or op, by kind and name."""
 
 
 def census(models: Sequence[str], output: Path | None, jobs: int) -> None:
-    """Print the census of the models in files and folders, and write it to a file."""
+    """Print the census of models, and write it to ``output`` unless this is None.
+
+    Args:
+        models: Files, and folders in which all ``.onnx`` files are included.
+        output: File for the census.
+        jobs: Number of processes.
+    """
     used: dict[str, Found] = {}
     failed: dict[str, str] = {}
     context = multiprocessing.get_context("spawn")
@@ -67,7 +78,7 @@ def census(models: Sequence[str], output: Path | None, jobs: int) -> None:
 
 
 def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of each model, once for files with equal bytes."""
+    """Yield the name and path of each model. Only the first of several equal files is included."""
     seen: set[bytes] = set()
     for given in map(Path, models):
         paths = sorted(given.rglob("*.onnx")) if given.is_dir() else [given]
@@ -80,7 +91,11 @@ def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def look_at(path: Path) -> Found:
-    """Optimize a model at all levels and return the rules, kernels and ops used."""
+    """Optimize a model at all levels, and return the first level of each rule, kernel and op.
+
+    A model that contains `_ADAPTER` is also split. Rules that apply only then have the level
+    "split".
+    """
     found: Found = defaultdict(dict)
     for level, options in LEVELS.items():
         with tempfile.TemporaryDirectory() as folder, _Watch() as watch:
@@ -98,7 +113,7 @@ def look_at(path: Path) -> Found:
 
 
 def _rules_of_split(path: Path) -> Counter[str]:
-    """Count the rules that apply to a model split with its adapter as runtime constants."""
+    """Split a model with its adapter as runtime constants, and count the rules that apply."""
     counts: Counter[str] = Counter()
     run = Rewriter.run
 
@@ -113,7 +128,7 @@ def _rules_of_split(path: Path) -> Counter[str]:
 
 
 class _Watch:
-    """Count the ops of each engine while entered, by wrapping the engines' functions."""
+    """Count the ops of each engine until the context ends, by patching the engines' functions."""
 
     def __init__(self) -> None:
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -136,7 +151,11 @@ class _Watch:
             patch.stop()
 
     def _wrap(self, owner: Any, name: str, describe: Callable[..., list[tuple[str, str]]]) -> Any:
-        """Patch a function so that each call counts the entries that ``describe`` returns."""
+        """Return a patch of a function that counts the entries that ``describe`` returns.
+
+        ``describe`` is called with the arguments of each call that succeeds. Its entries are pairs
+        of kind and name.
+        """
         original = getattr(owner, name)
         is_child = name == "evaluate_isolated"
 
@@ -155,7 +174,7 @@ def _ops(engine: str, model: bytes) -> list[tuple[str, str]]:
 
 
 def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return, by kind and name, the first level, the number of models, and the models."""
+    """Return the first level, the number of models, and the models' names, by kind and name."""
     order = [*LEVELS, "split"]
     table: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for model, found in sorted(used.items()):
@@ -169,7 +188,10 @@ def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _shown(name: str, entry: dict[str, Any]) -> list[str]:
-    """Choose models to list: first the rule's ``seen_in``, then round-robin over folders."""
+    """Choose at most `_MOST_SHOWN` of an entry's models, and return their names in sorted order.
+
+    The model in the rule's ``seen_in`` comes first, then the folders take turns.
+    """
     models: list[str] = entry["models"]
     named = [r.seen_in for rules in builtin_rule_sets() for r in rules if r.name == name]
     models = sorted(models, key=lambda model: model not in named)

@@ -2,11 +2,14 @@
 
 The tools are installed in the virtual environment ``--environment DIR``, which is created if
 necessary. Each tool optimizes each model in a separate process. The tools take turns, and the
-tables show medians. Each result is compared with its model on onnxruntime, node by node, on random
-inputs. ``--nodes`` and ``--gigabytes`` add series of generated models that show the time and memory
-for each node and byte. A tool that fails on one of them skips the larger models of the series.
-``--output DIR`` receives the tables, ``peers.json`` and ``peers.svg``. If ``DIR`` also contains
-``production.json``, ``overview.svg`` is written too.
+tables show median times and the highest memory. Each result is compared with its model on
+onnxruntime, node by node, on random inputs.
+
+``--nodes`` and ``--gigabytes`` add series of generated models that show how time and memory grow
+with the size. A tool that fails on a model of a series is not run on larger models of the series.
+
+``--output DIR`` receives ``peers.txt`` with the tables, ``peers.json`` and ``peers.svg``. With
+``--gigabytes``, ``overview.svg`` is also written if ``DIR`` contains ``production.json``.
 """
 
 import json
@@ -37,14 +40,15 @@ def peers(
     gigabytes: Sequence[float],
     limits: Limits,
 ) -> None:
-    """Print the tables, and write them into a folder.
+    """Print the tables, and write them to ``output`` unless this is None.
 
     Args:
         folder: Temporary folder for the results of the tools.
-        rounds: Number of times that each tool optimizes each model.
+        rounds: Number of times that each tool optimizes each model, unless it fails or is slow (see
+            `_LONG`).
         models: Files and folders of models; the project's ``models`` folder if empty.
         environment_folder: Virtual environment of the tools; None uses a temporary one.
-        output: Folder for the tables, the figure and the data.
+        output: Folder for the tables, the figures and the data.
         nodes: Sizes of generated chains of scalars, in nodes.
         gigabytes: Sizes of generated transformers, in gigabytes.
         limits: Time and memory limits of a tool.
@@ -70,14 +74,15 @@ def peers(
 def _all(
     generated: Path, models: Sequence[str], nodes: Sequence[int], gigabytes: Sequence[float]
 ) -> Iterator[tuple[str, str, float, Path]]:
-    """Yield series, name, size and path of each model.
+    """Yield the series, the name, the requested size and the path of each model.
 
-    A generated file is deleted when the iteration continues.
+    The size is 0 for a model that is not generated. A generated file is deleted when the iteration
+    continues.
     """
     given = [Path(model) for model in models or [ROOT / "models"]]
     found = sorted(p for m in given for p in (m.rglob("*.onnx") if m.is_dir() else [m]))
     alike = len({path.stem for path in found}) < len(found)
-    for path in found:  # files with equal names are identified by their folders
+    for path in found:  # if two files have the same name, all models have the names of folders
         yield "given", path.parent.name if alike else path.stem, 0, path
     for series, sizes in (("nodes", sorted(nodes)), ("bytes", sorted(gigabytes))):
         for number in sizes:
@@ -101,6 +106,10 @@ def _make(
     limits: Limits,
     out: Sequence[Made],
 ) -> list[Made]:
+    """Run each tool on a model, and return the results.
+
+    ``out`` has the failures on smaller models of the series. A tool with a failure is not run.
+    """
     reasons = {m.tool: m.reason for m in reversed(out)}
     made: dict[str, Made] = {}
     for _ in range(rounds):

@@ -1,7 +1,7 @@
 """Draw the figures of the benchmarks: ``peers.svg``, and ``overview.svg`` for the README.
 
-This is a separate script because only the tools' environment has matplotlib. ``overview.svg`` also
-requires ``production.json`` in the same folder.
+This is a separate script because only the tools' environment has matplotlib. ``overview.svg``
+requires ``production.json`` in the same folder, and generated transformers in ``peers.json``.
 """
 
 import json
@@ -31,7 +31,7 @@ _X_LABELS = {"nodes": "nodes", "bytes": "size of the model, GB"}
 
 
 def draw(folder: Path) -> None:
-    """Read ``peers.json`` and ``production.json`` and write the figures to the same folder."""
+    """Read the results in a folder and write the figures to the same folder."""
     pyplot.rcParams.update(
         {"svg.hashsalt": "onnxfold", "svg.fonttype": "none", "font.size": 9}
         | {"font.family": "sans-serif", "font.sans-serif": ["Arial", "DejaVu Sans"]}
@@ -73,7 +73,10 @@ def _draw_all(by_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], path: Path) -> None:
-    """Draw the results on production models and the memory by model size, with default options."""
+    """Draw the results on production models, and the peak memory by the size of transformers.
+
+    The tools have their default options. ``transformers`` are the models of the "bytes" series.
+    """
     tools = {"-O1": "onnxfold"} | {
         tool: tool for tool in ("onnxsim", "onnxslim", "onnxscript", "onnxruntime")
     }
@@ -97,14 +100,14 @@ def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], p
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Write a figure without a background; its text is light in dark themes."""
+    """Write a figure without a background. Its text and black lines are white in dark themes."""
     figure.savefig(path, transparent=True, metadata={"Date": None})
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("</style>", f"{_DARK}</style>", 1), encoding="utf-8")
 
 
 def _size(charts: int) -> tuple[float, float]:
-    """Return the size in inches of stacked charts that fit a phone's screen in width."""
+    """Return the width and the height of stacked charts in inches. The width fits a phone."""
     return 5.2, 2.9 * charts
 
 

@@ -1,4 +1,4 @@
-"""Compare the results of tools with their models, and measure their sizes."""
+"""Compare optimized models with the original models, and measure the sizes of models."""
 
 import subprocess
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from onnxfold.ir.graphs import count_nodes
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a tool: wall time in seconds, and memory in bytes or None."""
+    """Limits of a tool: wall time in seconds, and memory in bytes. None is no memory limit."""
 
     seconds: float
     memory: int | None
@@ -22,31 +22,37 @@ class Limits:
 
 @dataclass
 class Made:
+    """The result of a tool on a model."""
+
     tool: str
     verdict: str
     """"equal" (bit for bit), "near" (1e-4 relative, 1e-5 absolute), "differs", "unchecked" (the
-    comparison exceeds the time limit of a tool) or "failed"."""
+    comparison exceeds the time limit of a tool) or "failed" (no result, or it does not run)."""
     reason: str = ""
+    """Why the verdict is "failed" or "unchecked"; otherwise empty."""
     was_tried: bool = True
-    """False if the tool failed on a smaller model of the same series."""
+    """False if the tool was not run, because it failed on a smaller model of the same series."""
     nodes: int | None = None
-    """Nodes of all graphs and functions, without Constant."""
+    """Nodes of all graphs and functions of the result, without Constant. None without a result."""
     nbytes: int | None = None
-    """Size of the model file and its external data."""
+    """Size of the result and its data files in bytes. None without a result."""
     wall: list[float] = field(default_factory=list)
+    """Wall time of each run in seconds."""
     cpu: list[float] = field(default_factory=list)
+    """CPU time of each run in seconds."""
     peak_mb: list[float] = field(default_factory=list)
+    """Peak memory of each run in MiB."""
 
 
 @dataclass
 class Compared:
-    """All tools on one model."""
+    """The results of all tools on one model."""
 
     series: str
-    """"given" for models of the user, "nodes" or "bytes" for generated models by size."""
+    """"given" for models of the user, "nodes" for generated chains, "bytes" for transformers."""
     model: str
     size: float
-    """Requested size of a generated model, in nodes with Constant or in gigabytes, otherwise 0."""
+    """Requested size of a generated model: nodes, including Constant, or gigabytes. Otherwise 0."""
     nodes: int
     nbytes: int
     made: list[Made]
@@ -61,15 +67,16 @@ def judged(
     seconds: float,
     feeds: Path | None = None,
 ) -> Made:
-    """Compare the result of a tool with its model on onnxruntime.
+    """Compare the result of a tool with the original model on onnxruntime.
 
-    The environment's ``onnxfold compare`` runs the comparison. A missing result is a failure.
+    The environment's ``onnxfold compare`` runs the comparison. If the outputs are not equal bit for
+    bit, it runs again with tolerances. A tool with an error or without a result fails.
 
     Args:
         tool: Name of the tool.
         error: Error of the tool, or an empty string.
-        source: The model.
-        target: The result.
+        source: The original model.
+        target: The path of the result.
         python: Python of the environment.
         seconds: Time limit of each comparison.
         feeds: File of inputs for ``onnxfold compare --feeds``; None for random inputs.
@@ -108,6 +115,7 @@ def count(path: Path) -> int:
 
 
 def stored_bytes(path: Path) -> int:
+    """Return the size of a model file and of the data files of its initializers, in bytes."""
     weights = onnx.load(path, load_external_data=False).graph.initializer
     names = {ExternalDataInfo(tensor).location for tensor in weights} - {""}
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in names)

@@ -18,7 +18,7 @@ _VERDICTS = ("equal", "near", "unchecked", "differs", "failed")
 
 
 def text(compared: Sequence[Compared], python: Path) -> str:
-    """Return all tables, the machine, and the versions of the tools."""
+    """Return all tables, the machine and the versions of the tools as text."""
     shown: list[RenderableType] = []
     for series, title in (
         ("given", "{} models"),
@@ -43,7 +43,7 @@ def text(compared: Sequence[Compared], python: Path) -> str:
 
 
 def rendered(width: int, *shown: RenderableType) -> str:
-    """Return renderables as text of a console's width, without trailing blanks."""
+    """Return the text that a console of this width shows, without trailing blanks."""
     written = io.StringIO()
     console = Console(width=width, file=written)
     for each in shown:
@@ -61,7 +61,11 @@ def _processor() -> str:
 
 
 def _sums(compared: Sequence[Compared]) -> Table:
-    """Return a table with a row for each tool, over the models that every tool could process."""
+    """Return a table with a row for each tool.
+
+    The verdicts and grown files are counted over all models. Nodes, wall time and memory only
+    include the models that every tool could process.
+    """
     tools = [made.tool for made in compared[0].made if made.tool != COPY]
     by_all = [c for c in compared if all(m.nodes is not None for m in c.made)]
     table = new_table("tool", *_VERDICTS, "grown", "nodes", "wall", "memory")
@@ -92,7 +96,10 @@ def _sums(compared: Sequence[Compared]) -> Table:
 
 
 def _series(compared: Sequence[Compared]) -> Table:
-    """Return a table with rows for each size: wall time, memory, nodes and result of each tool."""
+    """Return a table with three rows for each size and a column for each tool.
+
+    The rows are the median wall time, the highest memory, and the nodes with the verdict.
+    """
     tools = [made.tool for made in compared[0].made]
     table = new_table("model", *tools)
     cells: tuple[Callable[[Made], str], ...] = (
@@ -132,7 +139,11 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def new_table(*columns: str) -> Table:
-    """Return an empty table with left-aligned text and right-aligned numbers."""
+    """Return an empty table.
+
+    The first column and the columns "tool", "result" and "ops" are aligned to the left, all others
+    to the right.
+    """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for k, column in enumerate(columns):
         is_text = k == 0 or column in ("tool", "result", "ops")

@@ -1,11 +1,12 @@
-"""``python -m tests.benchmarks peers --production``: compare tools on models of packages.
+"""``python -m tests.benchmarks peers --production``: compare tools on models in PyPI packages.
 
 Each tool optimizes each model in a separate process, and the result is compared with the model on
-onnxruntime, node by node. Then the models that onnxruntime runs are timed, in turns. ``onnxfold
-bench`` times runs of onnxruntime's default session with one thread on the same inputs. One process
-times the creation of sessions. ``--output DIR`` receives ``production.json`` and
-``production.txt``. An existing ``production.json`` is updated: only the selected models are
-measured again.
+onnxruntime, node by node. Then the model and the results that onnxruntime can run are timed, in
+turns. ``onnxfold bench`` times runs of onnxruntime's default session with one thread on the same
+inputs. Another process times the creation of sessions.
+
+``--output DIR`` receives ``production.json`` and ``production.txt``. An existing
+``production.json`` is updated: only the selected models are measured again.
 """
 
 import fnmatch
@@ -32,7 +33,10 @@ ROOT = Path(__file__).parents[3]
 OURS = ("-O1", "-O2", "target")
 _OTHERS = ("onnxsim", "onnxslim", "onnxscript", "onnxoptimizer", "onnxruntime")
 _ALLOWED = 64 << 10
-_SECONDS = 500  # time limit for timing all results of a model
+"""Bytes by which a result may be larger than its model without counting as grown.
+
+1 % of the model's size is allowed instead if this is more."""
+_SECONDS = 500  # time limit of `onnxfold bench` for a model and all its results
 _SESSIONS = """
 import json, sys, time
 import onnxruntime as ort
@@ -47,7 +51,10 @@ for _ in range(int(sys.argv[1]) + 1):
         seconds.append(time.process_time() - begin)
 print(json.dumps([seconds[1:] for seconds in taken]))
 """
-"""Prints the CPU seconds of creating a session of each model, in turns, without the first turn."""
+"""A script that prints a list of times for each model, as JSON.
+
+A time is the CPU time of creating a session, in seconds. The models take turns, and the first turn
+is not included."""
 
 
 def production(
@@ -58,15 +65,15 @@ def production(
     output: Path | None,
     limits: Limits,
 ) -> None:
-    """Print the table, and write it to a folder.
+    """Print the tables, and write them to ``output`` unless this is None.
 
     Args:
         folder: Temporary folder for the results of the tools.
-        rounds: Number of times that each result is run; 0 skips timing.
+        rounds: Number of rounds in which each result is timed; 0 skips timing.
         patterns: Globs of names of models (see `tests.production_models`), or paths of other
             models. An empty list selects all production models.
         environment_folder: Virtual environment of the tools; None uses a temporary one.
-        output: Folder for the table and the data.
+        output: Folder for the tables and the data.
         limits: Time and memory limits of a tool.
     """
     python = environment(environment_folder or folder / "environment", ROOT)
@@ -95,6 +102,11 @@ def production(
 def _chosen(
     patterns: Sequence[str],
 ) -> Iterable[tuple[str, Path, Mapping[str, np.ndarray] | None]]:
+    """Yield the name, the path and the inputs of each selected model.
+
+    The inputs are None for a model that is selected by its path. A production model that cannot be
+    fetched is skipped.
+    """
     paths = [Path(p) for p in patterns if Path(p).exists()]
     for path in paths:
         yield f"{path.parent.name}/{path.stem}", path, None
@@ -116,7 +128,10 @@ def _measured(
     rounds: int,
     limits: Limits,
 ) -> dict[str, dict[str, Any]]:
-    """Return result, size and times of each tool on a model, and the times of the original."""
+    """Return the result, the size and the times of each tool on a model.
+
+    The entry "original" has the times of the model itself. Without ``rounds``, nothing is timed.
+    """
     found: dict[str, dict[str, Any]] = {}
     runnable = {"original": path}
     given = None
@@ -146,7 +161,7 @@ def _measured(
 
 
 def _commands(python: Path, path: Path, where: Path) -> dict[str, Sequence[str]]:
-    """Return the command of each tool by name, and those of onnxfold by level."""
+    """Return the commands of onnxfold by their names in `OURS`, and of other tools by tool."""
     options = {"-O1": ["-O1"], "-O2": ["-O2"], "target": ["-O2", "--target", "onnxruntime"]}
     fold = [str(python.with_name("onnxfold")), "optimize", str(path), "-q", "-o"]
     made = {tool: [*fold, str(where / tool / "out.onnx"), *options[tool]] for tool in OURS}
@@ -159,7 +174,13 @@ def _timed(
     feeds: Path | None,
     rounds: int,
 ) -> dict[str, dict[str, Any]]:
-    """Return nodes after onnxruntime's optimization, and speedups over the original in CPU time."""
+    """Time the original and the results of tools, and return the figures of each.
+
+    The figures are the number of nodes after onnxruntime's optimization, and the CPU time of a run
+    and of creating a session. The times of the original are in seconds. The figures of a result are
+    speedups over the original. Results that ``onnxfold bench`` cannot run are left out. If the
+    original cannot be timed, its only figure is the reason ("not timed").
+    """
     command = [str(python.with_name("onnxfold")), "bench", *map(str, models.values()), "--json"]
     command += ["--threads", "1", "--rounds", str(rounds)]
     if feeds is not None:
@@ -195,7 +216,10 @@ def _sessions(python: Path, models: Iterable[Path], rounds: int) -> list[float]:
 
 
 def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Path]:
-    """Return the models except the one that an error names; none if that is the original."""
+    """Return the models except those with paths in an error.
+
+    The result is empty if the error contains no path or the path of the original.
+    """
     left = {tool: path for tool, path in models.items() if str(path) not in error}
     return left if "original" in left and len(left) < len(models) else {}
 
@@ -210,7 +234,7 @@ def _is_grown(original: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
 
 
 def _results(found: Mapping[str, Any]) -> Table:
-    """Return a table with a row for each tool, over the models measured with every tool."""
+    """Return a table with a row for each tool. It has only models measured with every tool."""
     kinds = ("equal", "near", "differs", "unchecked", "failed")
     tools = _tools(found)
     shared = [m for m in found.values() if all(tool in m["tools"] for tool in tools)]
@@ -239,7 +263,7 @@ def _results(found: Mapping[str, Any]) -> Table:
 
 
 def _tools(found: Mapping[str, Any]) -> list[str]:
-    """Return the tools that were measured on any model, in order."""
+    """Return the tools that were measured on any model, in the order of the tables."""
     tried = {tool for model in found.values() for tool in model["tools"]}
     return [tool for tool in (*OURS, *_OTHERS) if tool in tried]
 

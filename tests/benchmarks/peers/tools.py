@@ -38,13 +38,13 @@ if os.path.exists(sys.argv[1] + ".data"):
 ort.InferenceSession(sys.argv[1], options, providers=['CPUExecutionProvider'])
 """,
 }
-"""Scripts that run the other tools with their defaults."""
+"""Scripts that run the other tools with their defaults, and onnxruntime's basic optimizations."""
 _SYNC = """
 for entry in os.scandir(os.path.dirname(sys.argv[2])):
     with open(entry, "rb+") as file:
         os.fsync(file.fileno())
 """
-"""Flushes the result to the disk, as onnxfold does."""
+"""A script that flushes the files of the result to the disk, as onnxfold does."""
 COPY = "copy"
 """Baseline: a Python program that imports onnx and copies the model's files."""
 _COPY = """
@@ -56,15 +56,19 @@ if os.path.exists(data := sys.argv[1] + ".data"):
 
 
 def environment(folder: Path, project: Path) -> Path:
-    """Install the other tools and the current project; return the Python of the environment."""
+    """Install the other tools and the project in a virtual environment, and return its Python.
+
+    The environment is created if necessary. PYTHONPATH is removed from the variables of this
+    process.
+    """
     python = folder / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # setuptools would add deleted modules in build/lib to the wheel
+    # setuptools would add modules to the wheel that remain in build/lib after their deletion
     shutil.rmtree(project / "build" / "lib", ignore_errors=True)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     subprocess.run([*install, *_PACKAGES, str(project)], check=True)
-    os.environ.pop("PYTHONPATH", None)  # it would hide the environment's packages
+    os.environ.pop("PYTHONPATH", None)  # its packages would hide those of the environment
     return python
 
 
@@ -72,7 +76,7 @@ def commands(python: Path, source: Path, target: Path) -> dict[str, list[str]]:
     fold = [str(python.with_name("onnxfold")), "optimize", str(source), "-o", str(target), "-q"]
     return {
         "onnxfold": fold,
-        "onnxfold -O2": [*fold, "-O2"],  # includes the measurement of its error on onnxruntime
+        "onnxfold -O2": [*fold, "-O2"],  # also measures the error of the result on onnxruntime
         **{
             name: [str(python), "-c", f"{_SAVE}\n{script}\n{_SYNC}", str(source), str(target)]
             for name, script in {**_SCRIPTS, COPY: _COPY}.items()
@@ -80,8 +84,8 @@ def commands(python: Path, source: Path, target: Path) -> dict[str, list[str]]:
     }
 
 
-# Runs in a separate small process, because a child's peak memory includes that of its parent at the
-# fork.
+# The script runs in a separate small process, because the peak memory of a child process includes
+# the memory of its parent process at the fork.
 _MEASURE = """
 import json, os, resource, signal, subprocess, sys, threading, time
 seconds, memory = json.loads(sys.argv[1])
@@ -107,9 +111,9 @@ class Run:
 
     Attributes:
         wall: Wall time in seconds.
-        cpu: User and system time in seconds.
+        cpu: User and system time of all processes in seconds.
         peak_mb: Peak resident memory of the largest process in MiB.
-        error: Error output of a failed run, otherwise empty.
+        error: Error output of a failed run, or the reason why it failed; otherwise empty.
     """
 
     wall: float
@@ -119,7 +123,13 @@ class Run:
 
 
 def measure(command: Sequence[str], seconds: float | None = None, memory: int | None = None) -> Run:
-    """Run a command with a limit of wall seconds and of private memory in bytes per process."""
+    """Run a command with limits, and measure its time and memory.
+
+    Args:
+        command: The command and its arguments.
+        seconds: Wall time after which the command's process group is killed; None for no limit.
+        memory: Limit of the data segment of each process in bytes; None for no limit.
+    """
     limits = json.dumps([seconds, memory])
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, limits, *command], capture_output=True, text=True

@@ -1,10 +1,10 @@
 """``python -m tests.benchmarks sessions``: time runs with and without runtime constants.
 
-The first table generates tokens with a decoder that reads the same encoder states for each token.
-onnxruntime runs the unchanged model, and a session folds the nodes that depend on the states once.
-The second table runs a model with LoRA weights of many tenants. The generated models have the sizes
-of Whisper-tiny's decoder and of a block of a small Llama. All runs use one thread and take turns;
-the tables show medians.
+The first table has the times of a decoder that reads the same encoder states for each token.
+onnxruntime runs the unchanged model. A session folds the nodes that depend only on the states, once
+for all tokens. The second table has the times of a model that eight tenants run with their own LoRA
+weights. The generated models have the sizes of Whisper-tiny's decoder and of a block of a small
+Llama. All runs use one thread and take turns; the tables show medians.
 """
 
 import statistics
@@ -70,7 +70,8 @@ def _decoder(rounds: int) -> Table:
 def _write(run: Callable[..., Any], states: np.ndarray, taken: list[list[float]]) -> np.ndarray:
     """Generate tokens and return the last output.
 
-    The times after each number of tokens in `_TOKENS` are appended to ``taken``.
+    A list of times in seconds is appended to ``taken``: the time to generate each number of tokens
+    in `_TOKENS`.
     """
     begin = time.perf_counter()
     past = np.zeros((1, 0, _HIDDEN), np.float32)
@@ -85,9 +86,9 @@ def _write(run: Callable[..., Any], states: np.ndarray, taken: list[list[float]]
 
 
 def decoder() -> onnx.ModelProto:
-    """Return layers of self-attention, cross-attention to the states, and MLPs.
+    """Return a decoder. Each layer has self-attention, cross-attention to the states, and an MLP.
 
-    Only the first layer's self-attention reads the past.
+    Only the self-attention of the first layer reads the past.
     """
     weights: Feeds = {}
     numbers = np.random.default_rng(0)
@@ -132,7 +133,7 @@ def decoder() -> onnx.ModelProto:
 
 
 def _adapters(rounds: int) -> Table:
-    """Return the table of the times of a run, with the tenants in turns."""
+    """Return the table of the times of a run. The tenants take turns."""
     numbers = np.random.default_rng(0)
     shapes = {"a": (_WIDTH, _RANK), "b": (_RANK, _WIDTH)}
     names = [f"{part}{k}" for k in range(_LAYERS) for part in "ab"]
@@ -188,7 +189,11 @@ def _adapters(rounds: int) -> Table:
 
 
 def linear_layers(*, with_adapter: bool) -> onnx.ModelProto:
-    """Return layers ``tanh(x w)``, or ``tanh(x w + (x a) b)`` with a and b as inputs."""
+    """Return a model with layers ``tanh(x w)``.
+
+    With an adapter, the layers are ``tanh(x w + (x a) b)``. The model then has the inputs a and b
+    of each layer.
+    """
     numbers = np.random.default_rng(1)
     weights = {}
     lines = ["h0 = Identity(x)"]

@@ -1,8 +1,8 @@
 """``python -m tests.benchmarks.shape_check MODEL OUT.json RESULT...``: compare types with runs.
 
-onnxruntime runs the model twice on random inputs with different sizes of dynamic dimensions, and
-returns all values of the main graph. Each RESULT is the model with recorded types. OUT.json lists
-for each result the values whose recorded type contradicts a run.
+onnxruntime runs the model twice on random inputs, if possible with different sizes of dynamic
+dimensions, and returns all values of the main graph. Each RESULT is the model with recorded types.
+OUT.json lists for each RESULT the values whose recorded type contradicts a run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _FUNCTIONS = {
 
 
 def runs_of(model: onnx.ModelProto) -> list[tuple[dict[str, int], dict[str, np.ndarray]]]:
-    """Return the sizes of named dimensions and the tensors of the main graph for each run."""
+    """Return the sizes of named dimensions and the tensors of the main graph for each run.
+
+    The results of all nodes of the main graph become outputs of ``model``.
+    """
     opened = storage.from_proto(model)
     inputs = [v for v in opened.graph.inputs if v.name not in opened.graph.initializers]
     declared = list(model.graph.output)
@@ -77,7 +80,11 @@ def size_of(dim: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, int]) -> i
 
 
 def is_wrong(info: onnx.ValueInfoProto, array: np.ndarray, sizes: Mapping[str, int]) -> bool:
-    """Return whether a recorded type contradicts a tensor of a run."""
+    """Return whether a recorded type contradicts a tensor of a run.
+
+    A size is not compared if it is unknown. A dtype is not compared if it is not a number or a
+    boolean of NumPy.
+    """
     tensor = info.type.tensor_type
     if tensor.elem_type and array.dtype.kind in "fiub":
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

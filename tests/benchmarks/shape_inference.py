@@ -1,8 +1,8 @@
 """``python -m tests.benchmarks shapes``: compare types that tools infer for values of many models.
 
 The recorded types of intermediate values are removed from each model first. Each tool then infers
-them in a separate process, with limits of time and memory. A tool that is not installed is skipped.
-``onnx-shape-inference`` may be in another environment (``--environment DIR``). The types are
+the types in a separate process, with limits of time and memory. A tool that is not in the current
+environment may be in another one (``--environment DIR``); otherwise it is skipped. The types are
 compared with runs on onnxruntime (``shape_check.py``). ``--output DIR`` receives ``shapes.txt`` and
 ``shapes.json``.
 """
@@ -72,7 +72,8 @@ with open(sys.argv[2] + ".json", "w") as file:
 
 Graph = onnx.GraphProto | onnx.FunctionProto
 Key = tuple[str, ...]
-"""Path of a value: the first output and the attribute of each enclosing node, then its name."""
+"""Path of a value: the first output and the attribute of each enclosing node, then the value's
+name."""
 
 _NAMES = re.compile(r"[A-Za-z_]\w*")
 _FUNCTIONS = {"floor", "ceiling", "ceil", "Max", "Min", "max", "min", "Mod"}
@@ -84,11 +85,12 @@ class Inferred:
 
     Attributes:
         error: Error of the tool; "" if it succeeded.
-        seconds: CPU time of the call, without imports and reading.
+        seconds: CPU time of the call, without imports and reading. If the tool fails, CPU time of
+            its process.
         dtypes: Values with a dtype.
         ranks: Values with a rank.
-        sizes: Values with only sizes that are numbers, or expressions of the dimension names of the
-            model's inputs and outputs.
+        sizes: Values whose sizes are all known. Each size is a number, or an expression of the
+            dimension names of the model's inputs and outputs.
         others: Values that are not tensors.
         wrong: Names of values of the main graph whose type contradicts a run.
     """
@@ -106,7 +108,11 @@ class Inferred:
 class Measured:
     """The results of all tools on one model.
 
-    ``ops`` has the op of each value. ``was_run`` is true if onnxruntime runs the model.
+    Attributes:
+        model: Name of the model.
+        ops: The op of each intermediate value, without the results of Constant.
+        made: The inferred types by tool.
+        was_run: Whether the types were compared with runs on onnxruntime.
     """
 
     model: str
@@ -115,7 +121,7 @@ class Measured:
     was_run: bool
 
     def values(self) -> set[Key]:
-        """Return the values except those that a tool infers as a sequence or an optional."""
+        """Return the values except those for which a tool infers another type than a tensor."""
         return set(self.ops).difference(*(each.others for each in self.made.values()))
 
 
@@ -126,13 +132,13 @@ def shapes(
     output: Path | None,
     limits: Limits,
 ) -> None:
-    """Print the tables, and write them to a folder.
+    """Print the table and the failures, and write them to ``output`` unless this is None.
 
     Args:
         folder: Temporary folder for the results of the tools.
         models: Files and folders of models; the project's ``models`` folder if empty.
-        environment: Virtual environment with tools that are missing in the current one.
-        output: Folder for tables and figures.
+        environment: Virtual environment with tools that are missing in the current one, or None.
+        output: Folder for the text and the data.
         limits: Time and memory limits of a tool for one model.
     """
     pythons, versions = _installed(environment)
@@ -207,7 +213,10 @@ def _graphs(graph: Graph, key: Key = ()) -> Iterator[tuple[Key, Graph]]:
 
 
 def _write_without_types(path: Path, target: Path) -> dict[Key, str]:
-    """Write a model without the types of intermediate values, and return the op of each value."""
+    """Write a model without the types of intermediate values, and return the op of each value.
+
+    The values are those of `Measured.ops`. If the model cannot be read, the result is empty.
+    """
     try:
         model = onnx.load(path)
     except Exception as error:
@@ -254,7 +263,10 @@ def _infer(tool: str, python: str, source: Path, target: Path, limits: Limits) -
 
 
 def _compare_with_runs(source: Path, made: dict[str, Inferred], limits: Limits) -> bool:
-    """Record the wrong types of all tools, and return whether onnxruntime ran the model."""
+    """Record the wrong types of all tools, and return whether the types could be compared.
+
+    The comparison is not possible if onnxruntime fails on the model or exceeds a limit.
+    """
     results = {str(source.with_name(f"{tool}.onnx")): m for tool, m in made.items() if not m.error}
     target = source.with_name("wrong.json")
     target.unlink(missing_ok=True)
@@ -315,7 +327,7 @@ def _sums(measured: Sequence[Measured]) -> Table:
 
 
 def _missing(measured: Sequence[Measured]) -> Iterator[str]:
-    """Yield the ops of values that another tool infers and onnxfold does not."""
+    """Yield a text for dtypes, ranks and sizes: the ops whose results only other tools infer."""
     for kind, text in (("dtypes", "dtype"), ("ranks", "rank"), ("sizes", "sizes")):
         ops: Counter[str] = Counter()
         for each in measured:

@@ -18,7 +18,7 @@ def of(text: str, *names: str, **arguments) -> tuple:
 
 
 def refillable() -> dict[str, tuple[object, np.ndarray]]:
-    """Return values for r that can be overwritten, each with an array that shares its memory."""
+    """Return values for r, by name, each with a writable array that shares the value's memory."""
     plain, view, fortran, swapped = (random(24, 24, seed=k) for k in range(4))
     seen = view[:]
     seen.flags.writeable = False
@@ -87,7 +87,7 @@ def test_an_omitted_constant_has_its_last_value_after_its_array_was_overwritten(
 
 @pytest.mark.parametrize("form", ["owner", "view", "bytes", "mapped"])
 def test_a_read_only_array_is_compared(form, tmp_path):
-    """NumPy lets the owner set ``writeable`` again, and memory may have other owners."""
+    """Its memory may change, through the owner of the array or through another array."""
     model, session = of("read by both", "r")
     memory = bytearray(random(24, 24, seed=1).tobytes())
     owner = np.frombuffer(memory, np.float32).reshape(24, 24)
@@ -124,7 +124,10 @@ _RANDOM = """g (float[n, 16] x, float[16, 16] a, float[8] b, float[16, 16] c, st
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["copies", "in place", "read-only"])
 def test_random_sequences_of_feeds(kind, seed):
-    """Feed omitted, new and overwritten values; onnxruntime gets all values as the reference."""
+    """Omit values, overwrite them, or feed them unchanged, at random.
+
+    The reference run gets the last value of each constant, and no value for c if c is omitted.
+    """
     rng = np.random.default_rng(seed)
     default = ", ".join("0.5" for _ in range(256))
     model = parse(_RANDOM.replace("CONSTANT", default))

@@ -1,4 +1,4 @@
-"""Test that a run with a handle uses all runtime constants of this handle and no others."""
+"""Test that a run with a handle uses exactly its constants, and that outputs outlive the handle."""
 
 import numpy as np
 import pytest
@@ -40,12 +40,12 @@ def by_values(session, handle, feeds):
 
 
 def by_binding(bind):
-    """Return a function that runs a session with a binding; ``bind`` binds each input."""
+    """Return a function that binds each input with ``bind``, and runs the binding."""
 
     def way(session, handle, feeds):
         binding = session.io_binding(handle)
         binding.bind_cpu_input("x", random(3, 4))
-        binding.clear_binding_inputs()
+        binding.clear_binding_inputs()  # keeps the tensors of the handle
         for name, array in feeds.items():
             bind(binding, name, array)
         binding.bind_output("y")

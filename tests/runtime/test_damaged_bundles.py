@@ -105,7 +105,12 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
 
 
 def verdict(phase: object, folder: str) -> str:
-    """Run a bundle; return "refused", "onnxruntime" if it replaces a kernel, or the failure."""
+    """Run a bundle with `auto` and with onnxruntime, and return the verdict. This is a task.
+
+    Returns:
+        "refused" if `auto` raises an error, or "onnxruntime" if onnxruntime replaces at least one
+        kernel and each replacement has a reason. Other texts describe a failure.
+    """
     results = []
     placements = []
     for backend in ("auto", "onnxruntime"):
@@ -124,9 +129,11 @@ def verdict(phase: object, folder: str) -> str:
 
 
 def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
-    """Damage copies of a bundle, and run them in a child process.
+    """Damage copies of a bundle, and run each copy in a child process.
 
-    Returns the kind, the description and the verdict of each damage.
+    Returns:
+        The kind, the description and the verdict of each damage. If the process died or the task
+        raised an error, the verdict is the message.
     """
     rng = np.random.default_rng(0)
     tried = []
@@ -144,7 +151,7 @@ def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
                     found = str(error)
                 tried.append((kind, what, found))
         finally:
-            worker.stop()  # the worker may have mapped files of the folders
+            worker.stop()  # it may have mapped files of the folders, which are removed now
     return tried
 
 

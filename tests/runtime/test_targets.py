@@ -1,4 +1,4 @@
-"""Test kernels for several CPU levels in one bundle, and options of compilers."""
+"""Test kernels for several CPU levels, options of compilers, and the stages that IREE writes."""
 
 import json
 import platform
@@ -154,7 +154,7 @@ def test_onnx_mlir_has_kernels_for_several_levels(adapter, tmp_path, monkeypatch
 @needs_v3
 @pytest.mark.slow
 def test_a_level_that_the_compiler_rejects_is_named(adapter, tmp_path, monkeypatch, caplog):
-    """The double rejects x86-64, so there is a kernel for one of the levels only."""
+    """The double rejects x86-64, so only one of the two levels has a kernel."""
     use_double(tmp_path, monkeypatch)
     arguments = {"backend": "onnx-mlir", "target_cpu": ["x86-64-v3", "generic"]}
     bundle = bundle_of(adapter, tmp_path / "b", *ADAPTER, **arguments)

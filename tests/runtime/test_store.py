@@ -1,4 +1,4 @@
-"""Test that processes fold tensors once, share them in files, and check the files."""
+"""Test `FoldCache`: eviction, and folders whose checked files all processes share."""
 
 import os
 import subprocess
@@ -29,7 +29,10 @@ def folded(**arrays) -> Folded:
 
 
 def of(cache: FoldCache, key: object, **arrays) -> dict[str, np.ndarray]:
-    """Return the arrays of a key in a cache; if the key is missing, add these arrays."""
+    """Return the arrays of a key in a cache.
+
+    If the key is missing, these arrays are added. Without arrays, the test fails.
+    """
     made = cache.get(key, lambda: folded(**arrays) if arrays else pytest.fail("it is there"))
     return {name: array_of(value) for name, value in made.values.items()}
 
@@ -175,7 +178,7 @@ def test_a_cleared_cache_gives_memory_back_to_the_system():
     process = psutil.Process()
     for k in range(300):
         of(cache, k, w=random(512, 512))
-        kept.append(bytes(10_000))  # glibc itself frees only memory above the last one
+        kept.append(bytes(10_000))  # without a trim, glibc frees only memory above the last block
     before = process.memory_info().rss
     cache.clear()
     assert before - process.memory_info().rss > 200 << 20

@@ -154,7 +154,7 @@ def test_a_change_in_place_is_detected(original):
 
 
 def test_a_warm_up_with_equal_feeds_does_not_fix_the_inputs(original):
-    """The first runs repeat all inputs; later ones repeat the states only."""
+    """The first runs repeat all inputs. Later runs repeat the states only."""
     session = automatic()
     for _ in range(4):
         assert_same(session, original, {**states(), **ids(1)})
@@ -314,7 +314,7 @@ def test_a_session_that_is_deleted_ends_its_preparation(original):
 
 
 def test_a_session_with_default_options_holds_inputs(original):
-    """Entry may compute other last bits than the original."""
+    """With other session options than the original, entry may compute other last bits."""
     session = onnxfold.InferenceSession(DECODER, providers=CPU, runtime_constants="auto")
     for token in range(6):
         feed = {**states(), **ids(1, token)}

@@ -52,7 +52,7 @@ def write(folder: Path, *, external: bool, seed: int = 0) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch) -> Path:
-    """Use an empty folder for temporary files, and return it."""
+    """Use a new folder for temporary files, and return the path of the folder."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -61,7 +61,10 @@ def temporary(tmp_path, monkeypatch) -> Path:
 
 @contextlib.contextmanager
 def writing(*nbytes: int) -> Iterator[None]:
-    """Assert that a block writes one of these numbers of tensors of 16 KiB, and little else."""
+    """Assert that a block writes as many tensors of 16 KiB as one element of ``nbytes``.
+
+    Everything else that the block writes must take less than 16 KiB.
+    """
 
     def written() -> int:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
@@ -85,11 +88,14 @@ def original(path: Path | str, feeds=FEEDS):
 
 
 def left(temporary: Path) -> list[Path]:
-    """Return the content of a folder, without files that Windows keeps because they are mapped."""
+    """Return the paths in a folder, without lock files.
+
+    On Windows, subfolders with mapped files are omitted, because Windows cannot remove them.
+    """
     if CAN_REMOVE_OPEN_FILES:
         return [path for path in temporary.iterdir() if not path.name.endswith("lock")]
     end_unused_mappings()
-    with files.scratch_folder("left"):  # removes folders that are no longer mapped
+    with files.scratch_folder("left"):  # removes folders whose files are no longer mapped
         pass
     mapped = {mapping.path for mapping in psutil.Process().memory_maps()}
     found = [path for path in temporary.iterdir() if not path.name.endswith("lock")]
@@ -97,7 +103,10 @@ def left(temporary: Path) -> list[Path]:
 
 
 def assert_left(temporary: Path, count: int) -> None:
-    """Assert the number of files that are kept for later sessions and may be mapped."""
+    """Assert the number of subfolders that are kept for later sessions.
+
+    On Windows, there may be fewer, because `left` omits subfolders with mapped files.
+    """
     found = len(left(temporary))
     assert found == count if CAN_REMOVE_OPEN_FILES else found <= count
 
@@ -175,7 +184,7 @@ def test_only_misaligned_weights_in_the_model_file_are_copied(tmp_path, temporar
 
 
 def test_the_weights_of_a_model_in_memory_become_mapped(temporary):
-    """The model is freed, and its weights are pages of a file that onnxruntime has mapped."""
+    """The session replaces the weights by views of a file, which onnxruntime also maps."""
     session = opened(example())
     tensors = [v.const_value for v in session.bundle.load(ENTRY_FILE).graph.initializers.values()]
     large = [tensor for tensor in tensors if tensor.nbytes >= 4096]
@@ -189,7 +198,7 @@ def test_the_weights_of_a_model_in_memory_become_mapped(temporary):
 
 @pytest.mark.parametrize("data_too", [False, True], ids=["model", "model and data"])
 def test_weights_are_mapped_through_symbolic_links(tmp_path, temporary, data_too):
-    """Content-addressed stores consist of links."""
+    """Models in content-addressed stores consist of symbolic links to files."""
     store = tmp_path / "store"
     view = tmp_path / "view"
     store.mkdir()
@@ -211,7 +220,7 @@ def test_weights_are_mapped_through_symbolic_links(tmp_path, temporary, data_too
 
 @pytest.mark.parametrize("in_file", [True, False], ids=["path", "in memory"])
 def test_a_model_that_onnxruntime_cannot_open_is_an_error(in_file, tmp_path):
-    """The operands of y have incompatible sizes; onnxruntime finds this when it opens the model."""
+    """onnxruntime rejects the model, because the operands of Add have incompatible sizes."""
     model = parse(
         """g (float[2, 4] x, float[4, 64] r) => (float[2, 64] y) {
         e = Exp(r) s = Softmax(e) z = MatMul(x, s) y = Add(z, w) }""",
@@ -265,7 +274,7 @@ def test_a_session_computes_the_same_after_its_model_is_replaced(
     session = opened(path, specialize=specialize)
     write(tmp_path, external=external, seed=50)
     assert original(path)[0].tobytes() != want[0].tobytes()
-    assert_computes(session, want)  # opens runtime_fold and a session of the setting
+    assert_computes(session, want)  # opens runtime_fold and, with specialize, another session
     session.set_providers(["CPUExecutionProvider"])  # opens entry again
     assert_computes(session, want)
     path.unlink()
@@ -275,7 +284,7 @@ def test_a_session_computes_the_same_after_its_model_is_replaced(
 
 
 def test_a_session_computes_the_same_after_external_data_are_replaced(tmp_path, temporary):
-    """Tensors of onnx-ir open their file when they are read."""
+    """A tensor of onnx-ir opens its file only when the tensor is read."""
     path = write(tmp_path, external=True)
     want = original(path)
     session = opened(ir.load(path))
@@ -360,7 +369,7 @@ def test_weights_may_have_any_type(tmp_path, temporary, name):
 
 
 def test_weights_may_exceed_two_gibibytes(tmp_path, temporary):
-    """The data file is sparse: only its last row is written."""
+    """The data file is sparse, because only the last row of the table is written."""
     rows = 5 << 20
     columns = 128
     path = tmp_path / "large.onnx"
@@ -421,7 +430,7 @@ def test_a_profile_contains_the_nodes_of_entry(tmp_path):
 
 
 def test_a_model_that_onnxruntime_writes_is_complete(tmp_path):
-    """Otherwise, it would refer to weights that it does not contain."""
+    """If entry were opened from memory, the written model would lack the weights."""
     path = write(tmp_path, external=False)
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")

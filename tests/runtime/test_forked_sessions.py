@@ -24,7 +24,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def check(session, value: float) -> None:
-    """Compare a run of a session on `adapter_model(0)` with onnxruntime."""
+    """Assert that a run of a session on `adapter_model(0)` has the results of onnxruntime."""
     feeds = {"c": value * ONES, "x": ONES}
     result = session.run(None, feeds)
     assert not requests.differs(result, requests.adapter_model(0), feeds)
@@ -32,7 +32,7 @@ def check(session, value: float) -> None:
 
 @pytest.fixture(params=["memory", "bundle"])
 def source(request, tmp_path):
-    """Return the arguments of a session on `adapter_model(0)`."""
+    """Return the source and the keyword arguments of a session on `adapter_model(0)`."""
     constants = {"runtime_constants": ["c"]}
     if request.param == "memory":
         return requests.adapter_model(0), constants
@@ -104,7 +104,7 @@ def test_an_inference_session_runs_in_the_child(tmp_path):
 
 
 def test_a_child_folds_after_a_fork_during_a_fold():
-    """A lock that a thread of the parent holds is free in the child."""
+    """A lock that a thread of the parent holds at the fork must be free in the child."""
     session = onnxfold.Session(
         requests.adapter_model(0), runtime_constants=["c"], backend="onnxruntime"
     )

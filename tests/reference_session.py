@@ -1,4 +1,7 @@
-"""Run models on onnxruntime without graph optimizations and with one thread, as the reference."""
+"""Run models on onnxruntime without graph optimizations and with one thread, as the reference.
+
+`same_bits` compares other results with those of the reference.
+"""
 
 import functools
 import os
@@ -13,11 +16,14 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from onnxfold.support.onnxruntime_sessions import array_of, is_foreign, ort_value
 
 OLD_ONNXRUNTIME = ort.__version__.startswith("1.23.")
-"""Whether this is the oldest supported onnxruntime, which is the last one for Python 3.10."""
+"""Whether onnxruntime is release 1.23: the oldest supported, and the last for Python 3.10."""
 
 
 def reference_options() -> ort.SessionOptions:
-    """Return options that disable graph optimizations, prepacking, the arena and logging."""
+    """Return options for one thread, without graph optimizations, prepacking and an arena.
+
+    Only fatal errors are logged.
+    """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_prepacking", "1")
@@ -37,7 +43,8 @@ class Reference:
     """Runs a model on onnxruntime's CPU provider, for arrays of every element type.
 
     Raises:
-        Exception: onnxruntime rejects the model. Its error classes have no common base.
+        Exception: onnxruntime rejects the model. The classes of onnxruntime's errors have no common
+            base.
     """
 
     def __init__(self, model: onnx.ModelProto | bytes | str) -> None:
@@ -61,7 +68,7 @@ class Reference:
 
 @functools.cache
 def knows(opset: int) -> bool:
-    """Return whether onnxruntime supports an opset: older releases reject the newest ones."""
+    """Return whether onnxruntime supports an opset. Older releases reject the newest opsets."""
     head = f'<ir_version: 10, opset_import: ["" : {opset}]>'
     text = f"{head} g (float[1] x) => (float[1] y) {{ y = Identity (x) }}"
     try:
@@ -72,7 +79,10 @@ def knows(opset: int) -> bool:
 
 
 def same_bits(want: Any, got: Any) -> bool:
-    """Return whether two results are equal bit for bit, where all NaNs are equal."""
+    """Return whether two results are equal bit for bit, except that all NaNs are equal.
+
+    A result is an array, a list of results, or None for an empty optional.
+    """
     if isinstance(want, list) and isinstance(got, list):
         return len(want) == len(got) and all(map(same_bits, want, got))
     if want is None or got is None or isinstance(want, list) or isinstance(got, list):

@@ -42,7 +42,7 @@ def compilers(folder: Path, outcome: Outcome) -> dict[str, dict[str, str]]:
 
 
 def model() -> onnx.ModelProto:
-    """Return a model with two layers of different structure, which need two kernels."""
+    """Return a model with two layers, whose different structure requires two kernels."""
     square = f"float[{WIDTH},{WIDTH}]"
     rows = f"float[N,{WIDTH}]"
     return parse(
@@ -54,7 +54,15 @@ def model() -> onnx.ModelProto:
 
 
 class Stage:
-    """The folder of a backend, and the environment variables that select its compiler."""
+    """Folders for the compilations of a backend, and variables that select its compiler.
+
+    Attributes:
+        backend: The name of the backend.
+        work: The folder with the model, the bundle and the user's caches.
+        temporary: The folder for temporary files.
+        mark: The value of an environment variable by which the processes are found.
+        seconds: The time of a complete compilation.
+    """
 
     def __init__(self, backend: str, variables: dict[str, str], root: Path) -> None:
         self.backend = backend
@@ -76,13 +84,16 @@ class Stage:
         assert not list(self.left())
 
     def _begin(self, *options: str) -> int:
-        """Start a compilation with an empty kernel cache, and return its process ID."""
+        """Start a compilation with an empty kernel cache, and return the ID of the process."""
         shutil.rmtree(self.work / "cache", ignore_errors=True)
         words = ["split", "m.onnx", "--runtime-const", "r", "--backend", self.backend]
         return run(self.work, [*words, "-o", "bundle", *options], **self._variables)
 
     def strike(self, ending: str, share: float, outcome: Outcome) -> None:
-        """End a compilation after a share of its time, check the files, and compile again."""
+        """End a compilation after a share of the time of a complete one, and compile again.
+
+        Files and processes that remain after each compilation are faults or counts of `outcome`.
+        """
         delay = share * self.seconds
         what = f"{self.backend}, {ending} after {delay:.3f} s"
         fault = outcome.faults.append
@@ -116,7 +127,7 @@ class Stage:
             fault(f"{what}: {name} remains after the next run")
 
     def left(self) -> Iterator[str]:
-        """Yield the files, folders and processes that remain after a compilation."""
+        """Yield descriptions of the files, folders and processes that a compilation has left."""
         for path in self.temporary.iterdir():
             if path.name not in _OTHERS_FILES:
                 yield f"temporary {path.name}"
@@ -125,14 +136,14 @@ class Stage:
             if "onnxfold-" in path.name:
                 yield f"bundle's {path.name}"
         for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):  # the process has just ended
+            with contextlib.suppress(psutil.Error):  # the process has ended, or is of another user
                 if process.environ().get(_MARK) == self.mark:
                     yield f"process {process.pid} ({' '.join(process.cmdline()[:6])})"
 
 
 def endings(count: int, seed: int, root: Path) -> Outcome:
-    """End compilations of all backends at random moments, in all ways of `ENDINGS`."""
-    # import before the forks, so that the time of a compilation contains no imports
+    """End compilations of the available backends at random moments, in the ways of `ENDINGS`."""
+    # import before the forks, so that the time of a compilation includes no imports
     import onnxfold.runtime.backends.compilation
     import onnxfold.runtime.split_model  # noqa: F401
 

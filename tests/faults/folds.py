@@ -1,4 +1,7 @@
-"""Share a folder of folded tensors between processes, and kill some of them."""
+"""Share a folder of folded tensors between processes.
+
+Either some of these processes are killed, or the growth of their memory is measured.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from .kills import Outcome, finish, forked
 
 KEYS = 12
 BOUND = 20 << 20
-SHAPE = (600, 512)  # of both tensors of a key. The tensors of 8 keys fit into BOUND
+SHAPE = (600, 512)  # of both tensors of a key. BOUND has room for the tensors of 8 keys
 ELEMENTS = 600 * 512
 WIDTH = 512
 
@@ -38,7 +41,10 @@ def expected(key: int) -> dict[str, np.ndarray]:
 
 
 def _use(folder: Path, seed: int) -> int:
-    """Read random keys until this process is killed. Return 1 if a tensor is wrong."""
+    """Read the tensors of random keys until this process is killed. Return 1 if one is wrong.
+
+    The cache creates tensors that the folder lacks, and evicts others.
+    """
     moments = random.Random(seed)
     right = {key: {n: a.tobytes() for n, a in expected(key).items()} for key in range(KEYS)}
     while True:
@@ -59,7 +65,14 @@ def _is_right(cache: FoldCache, key: int, right: dict[str, bytes]) -> bool:
 
 
 def killed(count: int, seed: int, folder: Path, processes: int = 6) -> Outcome:
-    """Kill processes that write to a folder and read from it, at random moments."""
+    """Kill `count` processes that read and write a folder at random moments; then check the folder.
+
+    Args:
+        count: The number of processes to kill.
+        seed: The seed of the random moments.
+        folder: The folder of folded tensors.
+        processes: The number of processes that run at the same time.
+    """
     outcome = Outcome()
     moments = random.Random(seed)
     FoldCache(folder, max_bytes=BOUND)
@@ -107,8 +120,8 @@ class Growth:
 
     Attributes:
         folds: Number of runs of runtime_fold in all workers.
-        folded_bytes: Bytes of the folded tensors.
-        private_bytes: Growth of the private memory of each worker in bytes.
+        folded_bytes: Size of the folded tensors of the setting in bytes.
+        private_bytes: Growth of the private memory of each worker in bytes, during the fold.
     """
 
     folds: int
@@ -121,12 +134,16 @@ def states(rows: int, seed: int = 0) -> np.ndarray:
 
 
 def private_bytes() -> int:
-    """Return the bytes of memory that only this process uses."""
+    """Return the size in bytes of the memory that only this process uses."""
     return psutil.Process().memory_full_info().uss
 
 
 def worked(count: int, rows: int, folder: Path) -> Growth:
-    """Fold the same setting, a matrix of `rows` rows, in several processes at the same time."""
+    """Fold the same setting, a matrix of `rows` rows, in `count` processes at the same time.
+
+    Raises:
+        AssertionError: The results of the processes differ.
+    """
     square = f"float[{WIDTH},{WIDTH}]"
     model = parse(
         f"""g (float[1,{WIDTH}] q, float[n,{WIDTH}] states) => (float[1,{WIDTH}] y)

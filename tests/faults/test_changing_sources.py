@@ -18,7 +18,7 @@ SIZE = 1024
 
 
 def model() -> onnx.ModelProto:
-    """Return a model with a weight to copy, one to transpose by tiles, and one to compute with."""
+    """Return a model with a weight that is copied, one that is transposed, and one for an Exp."""
     square = f"float[{SIZE},{SIZE}]"
     rows = f"float[2,{SIZE}]"
     return parse(
@@ -77,7 +77,7 @@ def test_changed_sources_are_rejected(source, change, stage, output) -> None:
 
 
 def test_removed_files_can_still_be_read(source) -> None:
-    """The operating system keeps the content of a removed file as long as it is mapped."""
+    """The operating system keeps the content of a removed file as long as the file is mapped."""
     expected = source.parent / "expected.onnx"
     onnxfold.optimize_file(source, expected, external_data=False)
 
@@ -92,7 +92,7 @@ def test_removed_files_can_still_be_read(source) -> None:
 
 
 def test_loaded_models_remain_usable_after_a_save_in_place(source) -> None:
-    """A save in place replaces files that this model and another loaded model have mapped."""
+    """Saving a model in place replaces files that the saved model and another model have mapped."""
     first = storage.load(source)
     second = storage.load(source)
     for target in (source, source, source.parent / "o.onnx"):

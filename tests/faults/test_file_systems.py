@@ -129,7 +129,7 @@ def test_several_processes_write_the_same_output(tmp_path, external) -> None:
 
 
 def test_several_processes_optimize_in_place(tmp_path) -> None:
-    """A process fails if another one has replaced the source that it has read."""
+    """A process fails if another process replaces the source in the meantime."""
     onnx.save(model(0), tmp_path / "m.onnx", save_as_external_data=True, location="m.onnx.data")
     onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "e.model")
     expected = content(tmp_path / "e.model")

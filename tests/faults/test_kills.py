@@ -17,9 +17,9 @@ COUNT = 9
 
 @pytest.fixture(autouse=True)
 def frozen_garbage() -> Iterator[None]:
-    """Freeze the objects of earlier tests, because each fork collects garbage.
+    """Freeze the objects of earlier tests, because `forked` collects garbage before each fork.
 
-    With these objects, a collection takes up to a second.
+    These objects would make each collection take up to a second.
     """
     gc.collect()
     gc.freeze()

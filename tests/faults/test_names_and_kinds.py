@@ -45,7 +45,11 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def optimize(capsys, *words: str, fails: str = "") -> None:
-    """Run the command, which must succeed, or fail with a printable line that contains `fails`."""
+    """Run the command, and assert that it succeeds, or fails as expected.
+
+    If `fails` is not empty, the command must print one printable line that contains `fails`, and
+    must not change the names in the working directory.
+    """
     before = names_in(".")
     code = main(["optimize", "-q", *words])
     error = capsys.readouterr().err

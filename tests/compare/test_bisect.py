@@ -20,7 +20,7 @@ def weight_by_an_ulp(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto])
 
 
 def attribute(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
-    node.attribute[0].i = -2  # it was -1
+    node.attribute[0].i = -2  # the original axis is -1
 
 
 def order_of_inputs(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:
@@ -108,7 +108,7 @@ def test_models_with_external_data(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_large_values_are_spread_over_runs() -> None:
-    """Values of 16 MB are split over several runs instead of being returned at once."""
+    """The models have 21 values of 16 MB. Each run returns only some of them."""
     chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(20))
     text = "g (float[4194304] v0) => (float[4194304] y) {{ " + chain + " y = {}(v20) }}"
     result = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)

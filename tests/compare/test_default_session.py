@@ -13,7 +13,9 @@ from onnxfold.support.errors import CheckFailedError
 from onnxfold.tools.comparison import runners
 
 LORA = MODELS / "lora" / "torchscript.onnx"
-"""The last bits of its result differ in the default session, which fuses different nodes."""
+"""In the default session, the optimized model may return other last bits than the original.
+
+onnxruntime fuses different nodes of the two models."""
 
 
 @pytest.fixture
@@ -41,7 +43,10 @@ class Broken:
 
 @pytest.fixture
 def break_default_session(monkeypatch):
-    """Break the default session of models without a Neg node, which are the optimized ones."""
+    """Return a function that breaks the default session of optimized models.
+
+    The optimized models are those without a Neg node.
+    """
 
     def apply(how: str) -> None:
         def opened(source, options, providers):

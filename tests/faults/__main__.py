@@ -17,7 +17,7 @@ from .kills import strikes
 
 
 def main() -> int:
-    """Return 1 if there are faults, 0 otherwise."""
+    """Run the commands that the options select, and return whether there are faults."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=200, help="number of commands to end [200]")
     parser.add_argument("--compilations", type=int, help="number of compilations to end instead")

@@ -78,7 +78,7 @@ PAIRS = {
     name: tuple(text.split("\n-> "))
     for name, text in blocks(Path(__file__).with_name("other_roundings.txt")).items()
 }
-# Merged decoders have their halves in branches.
+# In merged decoders, the nodes are in branches.
 PAIRS["in a branch"] = tuple(
     f"""i = IsNaN(half) z = If (i) <then_branch = a () => (float[n, 8] r) {{ r = Identity(x) }},
     else_branch = b () => (float[n, 8] z) {{ {text} }}>"""
@@ -120,7 +120,7 @@ def test_signs_of_roundings_are_random_in_each_run(tmp_path):
 
 
 def test_masks_are_not_rounded():
-    """The mask has a huge factor, so that a rounding would mask attended positions."""
+    """The mask ``i`` has a huge factor, so a rounding of ``i`` would mask attended positions."""
     model = parse("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
         <float one = {1}, float least = {-3.4e38}> {
             f = Cast<to = 1>(m) i = Sub(one, f) t = Mul(i, least) s = Add(x, t) y = Softmax(s)
@@ -134,7 +134,7 @@ def test_masks_are_not_rounded():
 
 @pytest.mark.parametrize("opset", [9, 11, 12, 18, 23])
 def test_small_sigmoids_have_the_rounding_of_adding_a_half(opset):
-    """PP-OCR's detectors end with a Sigmoid, for which onnxruntime adds 0.5 last."""
+    """PP-OCR's detectors end with a Sigmoid. The last step of onnxruntime's Sigmoid adds 0.5."""
     feeds = {"x": np.linspace(8.5, 11, 4000, dtype=np.float32)}
 
     def model(text: str, factor: float) -> onnx.ModelProto:
@@ -154,7 +154,7 @@ def test_small_sigmoids_have_the_rounding_of_adding_a_half(opset):
 @pytest.mark.parametrize(
     "nodes",
     [
-        # an integer that float64 does not hold, and a sequence
+        # an integer that float64 cannot represent, and a sequence
         "d = Sub(k, large) c = Cast<to = 1>(d) a = SequenceAt(s, first) b = Mul(a, c)",
         "m = Mul(million, f) d = Sub(m, million) b = Add(x, d)",  # constants
     ],
@@ -175,7 +175,7 @@ WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, 
 
 
 def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with the inputs of ``like`` whose first output is the array."""
+    """Return a model that has the inputs of ``like`` and returns only the array."""
     produced = copy.deepcopy(like)
     graph = produced.graph
     output = like.graph.output[0]
@@ -187,7 +187,10 @@ def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def outputs_in(dtype: np.dtype) -> tuple[onnx.ModelProto, dict[str, np.ndarray], np.ndarray]:
-    """Return Swin with the magnitudes of its logits in a dtype, its feeds, and its output."""
+    """Return a Swin model with another output, feeds, and the array that the model returns.
+
+    The output is 100 times the magnitudes of the logits, in ``dtype``.
+    """
     model = onnx.load(MODELS / "swin.onnx")
     name = model.graph.output[0].name
     to = ir.DataType.from_numpy(np.dtype(dtype)).value

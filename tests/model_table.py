@@ -11,7 +11,7 @@ is omitted, and ``?`` stands for any nodes. Clauses are:
     weights: v w           names of the remaining initializers
     stays Neg: kept        an op type that is not folded, and a part of the reason
     not run                the results are not compared on onnxruntime
-    not valid              onnx's checker rejects the result
+    not valid              onnx's checker does not check the result
 
 Some tests define further clauses.
 """

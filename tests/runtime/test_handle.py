@@ -40,7 +40,7 @@ def by_values(session, handle, feeds):
 
 
 def by_binding(bind):
-    """Return a function that binds each input with ``bind``, and runs the binding."""
+    """Return a function that runs a session with a binding, after ``bind`` has bound each input."""
 
     def way(session, handle, feeds):
         binding = session.io_binding(handle)

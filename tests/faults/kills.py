@@ -82,7 +82,10 @@ def content(path: Path) -> str:
 
 
 def forked(work: Callable[[], int]) -> int:
-    """Fork a process that ends with the result of `work` as exit code. Return its process ID."""
+    """Fork a process that ends with the result of `work` as exit code; return the process ID.
+
+    The exit code is 99 if `work` raises an exception.
+    """
     # a session that is destroyed in the child would wait for threads that the child lacks
     gc.collect()
     child = os.fork()
@@ -95,7 +98,7 @@ def forked(work: Callable[[], int]) -> int:
 
 
 def run(folder: Path, command: list[str], **environment: str) -> int:
-    """Start a command in a forked process, and return its process ID."""
+    """Start a command in a forked process, and return the process ID."""
 
     def work() -> int:
         for number in ending:
@@ -119,7 +122,7 @@ def run(folder: Path, command: list[str], **environment: str) -> int:
 
 
 def finish(child: int) -> int:
-    """Wait for a process. Return its exit code, or the negative number of its signal."""
+    """Wait for a process. Return its exit code, or the negative number of the fatal signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -128,8 +131,9 @@ class Outcome:
     """The results of many processes that were ended.
 
     Attributes:
-        counts: Numbers of old, new and missing outputs, and of the ways in which processes ended.
-        faults: Lost models, wrong bits and remaining files.
+        counts: Numbers of events, such as old, new and missing outputs and the ways in which
+            processes ended.
+        faults: Descriptions of faults, such as lost models, wrong tensors and remaining files.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -137,7 +141,19 @@ class Outcome:
 
 
 class Stage:
-    """A scenario in a folder, with the models before the command, after it and after two runs."""
+    """A scenario in a folder, and hashes of the models before the command and after each run.
+
+    Attributes:
+        scenario: The scenario.
+        before: The folder with the files before the command.
+        work: The folder in which the command runs.
+        old: The hash of the older output, or None.
+        source: The hash of the source before the command.
+        new: The hash of the output after the command.
+        again: The hash of the output after a second run.
+        files: The names of the files after the first and after the second run.
+        seconds: The time of the first run.
+    """
 
     def __init__(self, scenario: Scenario, root: Path) -> None:
         self.scenario = scenario
@@ -168,7 +184,10 @@ class Stage:
         shutil.copytree(self.before, self.work)
 
     def strike(self, name: str, delay: float, outcome: Outcome) -> None:
-        """Send the command a signal after `delay` seconds, check the files, and run it again."""
+        """Send the command a signal after `delay` seconds, check the files, and repeat the command.
+
+        Faults and counts are added to `outcome`.
+        """
         self._reset()
         child = run(self.work, self.scenario.command)
         time.sleep(delay)
@@ -221,10 +240,10 @@ class Stage:
 
 
 def strikes(count: int, seed: int, root: Path) -> Outcome:
-    """Send signals to the commands of all scenarios at random moments."""
+    """Send `count` signals to commands of the scenarios, one after another, at random moments."""
     root.mkdir(exist_ok=True)
     onnx.save(model(0), root / "m.onnx")
-    # imports all modules before the forks
+    # this run imports all modules before the forks
     onnxfold.optimize_file(root / "m.onnx", root / "o.onnx")
     moments = random.Random(seed)
     outcome = Outcome()
@@ -235,7 +254,8 @@ def strikes(count: int, seed: int, root: Path) -> Outcome:
             stages[scenario.name] = Stage(scenario, root / str(k))
         stage = stages[scenario.name]
         name = SIGNALS[(k + k // len(SCENARIOS)) % len(SIGNALS)]
-        # About half of the signals are sent late, when the command renames its files.
+        # About half of the signals are sent only in the second half of the run, because the command
+        # renames its files at the end.
         begin = 0.5 * stage.seconds if moments.random() < 0.5 else 0.0
         stage.strike(name, moments.uniform(begin, 1.05 * stage.seconds), outcome)
     return outcome

@@ -13,7 +13,10 @@ from tests.reference_session import reference_session, same_bits
 
 
 class Evaluation:
-    """The values of symbols in one run, which come from sizes and elements that are symbols."""
+    """The values of symbols in one run.
+
+    The first size or element that is a symbol determines the value of the symbol.
+    """
 
     def __init__(self, algebra: Algebra) -> None:
         self._algebra = algebra
@@ -22,7 +25,9 @@ class Evaluation:
     def holds(self, number: object, actual: int, bits: int = 64) -> bool:
         """Return False if a number differs from `actual` in this run, modulo ``2 ** bits``.
 
-        If the number is a symbol without a value, bind the symbol to `actual` and check its bounds.
+        If the number is a symbol without a value, bind the symbol to `actual`. In this case, return
+        whether `actual` is within the bounds of the symbol. If the number depends on other symbols
+        without a value, return True.
         """
         if isinstance(number, Expr):
             atom = self._algebra.atom_of(number)
@@ -65,7 +70,7 @@ def truncated(a: int, b: int) -> int:
 
 
 SYMBOLS = ("symbol", "exact")
-"""Atoms that results of a run bind: sizes, elements, and sums of elements that wrap."""
+"""Ops of atoms without operands. Sizes and elements of a run determine the values of the atoms."""
 FUNCTIONS = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
@@ -75,7 +80,7 @@ FUNCTIONS = {
     "trunc_div": truncated,
     "where": lambda c, a, b: a if c else b,
     "broadcast": lambda a, b: b if a == 1 else a,
-    "equal": lambda a: int(a == 0) if abs(a) < 1 << 31 else None,  # it may wrap to 0
+    "equal": lambda a: int(a == 0) if abs(a) < 1 << 31 else None,  # a large number may wrap to 0
     "negative": lambda a: int(a < 0),
 }
 
@@ -101,7 +106,7 @@ class FactCheck:
         self._session = reference_session(widened)
 
     def check(self, feeds: Mapping[str, np.ndarray]) -> int:
-        """Assert that all facts hold in a run, and return their number.
+        """Assert that all facts hold in a run, and return the number of checked sizes and elements.
 
         Return 0 if onnxruntime rejects the feeds.
         """
@@ -126,7 +131,8 @@ class FactCheck:
                     bits = 8 * array.itemsize
                     assert evaluation.holds(item, int(actual), bits), (name, fact.items, array)
                     count += 1
-            elif fact.known is not None and array.dtype != np.float16:  # onnxruntime may not round
+            # onnxruntime omits some roundings to float16
+            elif fact.known is not None and array.dtype != np.float16:
                 assert same_bits(array, fact.known), (name, fact.known, array)
                 count += array.size
         return count

@@ -1,4 +1,4 @@
-"""Rewrite models with the symbolic passes, and compare them with the originals at many sizes."""
+"""Rewrite models with the symbolic passes, and compare the results at many sizes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,9 @@ class Rewritten:
     Args:
         model: The model, or the text of its graph.
         opset: The opset for a text.
-        is_checked: Whether onnx checks the result, which requires that it defines all ops.
-        options: Options of the first run of the pass.
+        is_checked: Whether `onnx.checker` checks the rewritten model. The check requires that onnx
+            defines all ops of the model.
+        options: Options of `SymbolicShapes` in the first round of passes.
     """
 
     def __init__(
@@ -56,13 +57,19 @@ class Rewritten:
         self._sessions = [reference_session(self.before), reference_session(self.after)]
 
     def constant(self, name: str) -> list[int]:
-        """Return the elements of the last operand of the node with an output ``name``."""
+        """Return the elements of the initializer that is the last operand of a node.
+
+        The node has an output ``name`` in the main graph.
+        """
         node = next(n for n in self.after.graph.node if name in n.output)
         found = {t.name: t for t in self.after.graph.initializer}
         return onnx.numpy_helper.to_array(found[node.input[-1]]).tolist()
 
     def check(self, *several: Feeds) -> None:
-        """Assert equal results for all feeds that the original accepts, which are at least one."""
+        """Assert that the results have the same bits for all feeds that the original accepts.
+
+        The original must accept at least one of the feeds.
+        """
         refused: list[str] = []
         for feeds in several:
             try:

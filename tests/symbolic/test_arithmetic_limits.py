@@ -1,4 +1,4 @@
-"""Test sums and products of integers that overflow or that onnxruntime does not compute exactly."""
+"""Test integer sums and products that overflow, or that onnxruntime does not compute exactly."""
 
 import numpy as np
 import pytest

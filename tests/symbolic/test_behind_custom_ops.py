@@ -23,7 +23,7 @@ def parse(text: str) -> onnx.ModelProto:
 
 
 def optimized(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
-    """Return the model that onnxruntime's optimizer writes, without optimizations for one CPU."""
+    """Return the model that onnxruntime's optimizer writes, without CPU-specific optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
@@ -118,7 +118,7 @@ def test_facts_about_values_after_an_unknown_op():
 
 
 def test_results_of_invalid_nodes_are_unknown(caplog):
-    """onnxruntime rejects their operands, attributes or versions, or does not have the op."""
+    """onnxruntime rejects the operands or attributes of these nodes, or does not have the op."""
     caplog.set_level(logging.WARNING)
     refused = [
         "c = com.microsoft.Attention<num_heads=0>(x)",

@@ -1,6 +1,6 @@
-"""Test conditions of If nodes that are decided because the run fails after one of the outcomes.
+"""Test If nodes with a condition that has the same outcome in every run that does not fail.
 
-TorchScript exports ``x.squeeze(axis)`` as an If, whose result has no known rank. Scripted recurrent
+TorchScript exports ``x.squeeze(axis)`` as an If whose result has no known rank. Scripted recurrent
 layers check the rank of their operand.
 """
 
@@ -44,7 +44,7 @@ def test_squeeze_before_a_recurrent_layer(op: str, gates: int):
 
 @pytest.mark.parametrize("node", ["o = Conv(y, v)", "p = Transpose<perm=[1, 0, 2]>(y)  o = Exp(p)"])
 def test_squeeze_before_others(node: str):
-    """These nodes require the rank of the result without the Squeeze."""
+    """These nodes require an operand of three axes, so they fail if x is squeezed."""
     model = rewritten(f"{SQUEEZED} {node}", ", float[4,3,1] v", "float[A,B,C] o")
     assert model.ops["If"] == model.ops["Equal"] == 0
     model.check(*({**feeds(n), "v": floats(4, 3, 1)} for n in (1, 2, 3)))

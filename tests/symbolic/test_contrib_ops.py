@@ -1,17 +1,18 @@
 """Test facts about nodes that exporters and onnxruntime's optimizer write, at several sizes.
 
-A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. OUTPUTS has a letter for
-each output:
+A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. SIZES is a key of the
+dictionary `SIZES`, which has the sizes of the dims in each run. OUTPUTS has a letter for each
+output:
 
-    t    the dtype and the shape are known
+    t    the dtype is known; if all dims are fixed, the shape is known, too
     e    the dtype is known, and the shape depends on elements
     d    at least the dtype is known
     s    nothing is known
     .    the output is omitted
 
 An operand is a type and dims: f[B,S] is a float32 input, u8[2]%9 is an input with elements below 9,
-i64{3} is an initializer, and - is an omitted operand. An op after ``@OPSET`` belongs to ONNX. Other
-ops belong to com.microsoft, in models with opset 17 of ONNX.
+i64{3} is an initializer, and - is an omitted operand. An op after ``@OPSET`` is an ONNX op in a
+model with this opset. Other ops belong to com.microsoft, in models with opset 17 of ONNX.
 """
 
 import re
@@ -138,7 +139,7 @@ CASES = [_case(line) for line in TABLE.splitlines() if line[0] != "#"]
 
 @pytest.fixture(params=CASES, ids=str)
 def case(request) -> Case:
-    """Return a case, or skip it if this release of onnxruntime has no kernel for the CPU."""
+    """Return a case; skip the test if this release of onnxruntime has no kernel for the CPU."""
     try:
         reference_session(request.param.model())
     except NotImplemented as error:

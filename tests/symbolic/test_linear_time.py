@@ -20,7 +20,7 @@ LINKS = {
         h{k} = Reshape(z{k}, back{k}) x{n} = Add(h{k}, x{k})""",
     # numbers that are each computed from the previous one
     "one number": "a{n} = {op}(a{k}, {other})",
-    # halves of halves of a size, which are concatenated and sliced
+    # pools that halve an axis, Concats that double an axis, and Slices with sizes as ends
     "windows": """h{k} = MaxPool<kernel_shape=[2], strides=[2]>(x{k})
         t{k} = Concat<axis=2>(h{k}, h{k}) s{k} = Shape(h{k}) g{k} = Gather(s{k}, one)
         e{k} = Unsqueeze(g{k}, ax) c{k} = Slice(t{k}, ax, e{k}, first)
@@ -30,7 +30,7 @@ LINKS = {
         i{k} = If(q{k}) <then_branch = t{k} () => (u{k}) {{ u{k} = Squeeze(x{k}, rest) }},
                          else_branch = e{k} () => (v{k}) {{ v{k} = Identity(x{k}) }}>
         j{k} = Relu(i{k}) p{k} = Transpose<perm=[1,0]>(j{k}) x{n} = Unsqueeze(p{k}, rest)""",
-    # a long chain of arithmetic on one size, and lists of its intermediate results
+    # a chain of arithmetic on one size, and shapes that contain the intermediate results
     "lists": """a{n} = {op}(a{k}, {other}) au{k} = Unsqueeze(a{n}, ax)
         c{k} = Concat<axis=0>(au{k}, bu) o{k} = ConstantOfShape(c{k})""",
 }

@@ -32,7 +32,7 @@ AT_MOST = {
     "tests/data/control_flow.onnx": 16,
     "models/swin.onnx": 266,
 }
-"""Maximum number of nodes that remain after these passes without others."""
+"""Maximum number of nodes that remain after the passes of `symbolic_check.rewrite`."""
 
 
 @pytest.mark.parametrize("path", MODELS)
@@ -80,7 +80,7 @@ REFUSALS = tuple(
 
 
 def half_known(model: onnx.ModelProto, draw: random.Random) -> onnx.ModelProto:
-    """Return a copy of a model in which half of the dims of inputs are symbols, at random."""
+    """Return a copy of a model in which each input dim becomes a symbol with probability 0.5."""
     opened = copy.deepcopy(model)
     opened.ir_version = min(opened.ir_version, 10)
     for k, info in enumerate(opened.graph.input):

@@ -1,4 +1,4 @@
-"""Compare inferred sizes in sequences and in bodies of Loops with onnxruntime."""
+"""Compare inferred sizes in sequences, and of results of Loop and Einsum, with onnxruntime."""
 
 import numpy as np
 import onnx.parser

@@ -1,4 +1,4 @@
-"""Test how shape arithmetic in graphs, subgraphs and functions is simplified."""
+"""Test that shape arithmetic is simplified, and that the requested dims are fixed."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""Test that the analysis assumes no sizes that are different in some runs, such as 0 and 1."""
+"""Test that facts also hold in special cases, such as sizes of 0 and 1 and negative numbers."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from symbolic_check import floats, inputs, parse, rewrite
 
 
 def test_shapes_for_which_onnx_and_onnxruntime_differ():
-    """They differ in defaults of attributes of STFT and in the NonZero of a scalar."""
+    """onnx and onnxruntime differ in default attributes of STFT and in the NonZero of a scalar."""
     text = """
         g (float[2,12,1] w, float x, float[N] v) => (float[a,b,c,d] y)
         <int64 n = {4}, int64 e = {1}>
@@ -48,7 +48,10 @@ def test_an_iteration_number_has_at_most_one_axis():
 
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 def test_divisions_of_negative_numbers(op):
-    """The size 3 - B is negative for a large B: Div rounds towards 0, Mod downwards."""
+    """The number 3 - B is negative for a large B.
+
+    Div rounds toward 0. Mod is the remainder of a division that rounds down.
+    """
     model = rewrite(
         f"""g (float[B,4] x) => (int64[1] y, int64[1] z) <int64[1] zero = {{0}},
         int64[1] three = {{3}}, int64[1] two = {{2}}, int64[1] minus = {{-2}}>

@@ -65,13 +65,14 @@ def test_sizes_agree_with_onnxruntime(op):
 
 
 DOUBTFUL = [
-    # the last window along the first axis would begin after the end of the image
+    # along at least one axis, the last window would begin after the end of the image
     ("MaxPool", {"kernel_shape": [1, 1], "strides": [2, 1], "ceil_mode": 1}),
     (
         "AveragePool",
         {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 0, 1, 1], "ceil_mode": 1},
     ),
     ("LpPool", {"kernel_shape": [3, 1], "strides": [1, 2], "ceil_mode": 1}),
+    # onnx ignores the dilations, but onnxruntime does not
     ("MaxPool", {"kernel_shape": [3, 3], "dilations": [2, 2], "auto_pad": "SAME_UPPER"}),
 ]
 

@@ -87,7 +87,7 @@ def test_an_omitted_constant_has_its_last_value_after_its_array_was_overwritten(
 
 @pytest.mark.parametrize("form", ["owner", "view", "bytes", "mapped"])
 def test_a_read_only_array_is_compared(form, tmp_path):
-    """Its memory may change, through the owner of the array or through another array."""
+    """The owner of the memory can set ``writeable`` again, and other arrays may share it."""
     model, session = of("read by both", "r")
     memory = bytearray(random(24, 24, seed=1).tobytes())
     owner = np.frombuffer(memory, np.float32).reshape(24, 24)

@@ -140,7 +140,14 @@ def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:
 
 
 def assert_near(opened: ir.Model, model: onnx.ModelProto, feeds: dict, bound: float) -> None:
-    """Assert that a prepared model computes the results of the model; feeds may contain weights."""
+    """Assert that a prepared model computes the results of the original model.
+
+    Args:
+        opened: The prepared model.
+        model: The original model.
+        feeds: The inputs, and the weights that the preparation turned into inputs.
+        bound: The absolute and relative tolerance.
+    """
     own = {value.name: feeds[value.name] for value in model.graph.input}
     for got, want in zip(
         original(storage.to_proto(opened), feeds), original(model, own), strict=True
@@ -160,7 +167,7 @@ def test_a_reshape_to_computed_sizes_is_compiled(tmp_path, level):
 
 
 def test_sizes_that_hold_for_inputs_with_elements_are_declared():
-    """Without positions, the 0 in the shape would copy the size of axis 1, the four heads."""
+    """If there were no positions, the 0 in the shape would copy the size of axis 1, four heads."""
     model = parse("heads of positions")
     opened, _ = prepared(model)
     declared = {v.name: v.shape for node in opened.graph for v in node.outputs}
@@ -233,7 +240,7 @@ loses_digits = pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 lose
     [pytest.param("LayerNormalization<axis = 1>", marks=loses_digits), "InstanceNormalization"],
 )
 def test_the_mean_is_subtracted_before_a_normalization(op):
-    """Then a compiler that computes the variance as E[x^2] - E[x]^2 loses no digits."""
+    """After the subtraction, a compiler that computes E[x^2] - E[x]^2 loses no digits."""
     shape = "8, 6" if "Layer" in op else "8"
     model = parse(
         f"""g (float[n, 8, 6] x, float[{shape}] s, float[{shape}] b) => (float[n, 8, 6] y) {{
@@ -268,7 +275,7 @@ def test_blocks_of_dequantize_linear_become_an_axis(kind, axis, scales, zero):
 
 
 def test_sizes_that_take_too_much_memory_are_refused(compiled):
-    """Compiled code does not detect that there is not enough memory."""
+    """Compiled code does not check whether its memory allocations succeed."""
     model = parse("a large product")
     session = session_on(model, "a", "b", backend="counting")
     assert [p.backend for p in session.placements()] == ["counting"]

@@ -1,4 +1,4 @@
-"""Test that every backend implements the protocol `onnxfold.runtime.backends.base.Backend`.
+"""Test that the built-in backends implement `onnxfold.runtime.backends.base.Backend`.
 
 onnx-mlir is tested with a double of its compiler (see `onnx_mlir/compiler_double.py`). It is also
 tested with the real compiler if there is a binary or a container engine with the image.
@@ -123,7 +123,11 @@ def test_a_key_depends_on_the_model_and_fits_this_machine(backend):
 
 
 def compared(kernel: Kernel, folder: Path, source: onnx.ModelProto, *arrays) -> float:
-    """Run a kernel in another process and return its error relative to a model."""
+    """Run a kernel in another process, and return the largest error relative to onnxruntime.
+
+    Raises:
+        CompileError: The error exceeds the tolerance, or the kernel fails.
+    """
     inputs = [Draw("numbers around 0", [*arrays])]
     return check_kernel(kernel, folder, storage.from_proto(source), inputs, seconds=SECONDS)[0]
 
@@ -191,7 +195,7 @@ def test_a_missing_input_is_an_error(kernel):
 
 def test_the_reason_not_to_compile_a_model_is_one_line(backend, tmp_path):
     unknown = parse("fold (float[2] x) => (float[2] y) { y = local.Frobnicate(x) }")
-    # onnx-mlir compiles unknown ops, so only the check of the kernel fails.
+    # The real onnx-mlir compiles unknown ops, so only the check of the kernel fails.
     for content in (b"this is no model", unknown.SerializeToString()):
         with pytest.raises(CompileError) as caught:
             built = backend.compile(content, tmp_path / "0123", seconds=SECONDS)
@@ -260,4 +264,4 @@ def test_ten_thousand_calls_leak_nothing(kernel):
         if k == 500:
             before = process.memory_info().rss
         kernel(feeds)
-    assert process.memory_info().rss - before < 4 << 20  # the results have 80 MB
+    assert process.memory_info().rss - before < 4 << 20  # the results of 10,000 calls take 80 MB

@@ -1,4 +1,4 @@
-"""Test that adapters are merged into weights before the split, if entry becomes faster."""
+"""Test that level 2 merges adapters with weights before the split, if entry becomes faster."""
 
 from pathlib import Path
 
@@ -133,5 +133,5 @@ def test_adapters_of_each_rank_are_folded_once(model):
             got = handle.run(None, {"input_ids": known["ids"]})[0]
             assert is_near(got, known["logits"])
     assert session.fold_statistics().folds == 2 * len(session.bundle.manifest.groups)
-    # `setting_bytes` does not require a fold.
+    # `setting_bytes` is known before the first fold.
     assert {h.nbytes for h in handles.values()} == {session.setting_bytes}

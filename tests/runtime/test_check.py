@@ -24,7 +24,11 @@ def drawn(text: str, nominal=None) -> list[Draw]:
 
 
 def checked(text: str, function) -> float:
-    """Return the largest error of a function that replaces the kernel of a model."""
+    """Check a function that replaces the kernel of a model, and return the largest error.
+
+    Raises:
+        CompileError: An error exceeds the tolerance.
+    """
     model = parse(f"g {text}")
     content = model.SerializeToString()
     largest = 0.0
@@ -59,7 +63,7 @@ def dynamic_quantize(x):
 
 
 def other_nan(x):
-    """Replace the NaN of a row by different numbers. At most one of them can be correct."""
+    """Replace each NaN by a number that depends on the column, so most of them are wrong."""
     return np.where(np.isnan(x), np.arange(16, dtype=np.float32) + 0.25, x)
 
 
@@ -123,7 +127,7 @@ def test_code_for_other_types_that_is_wrong_on_some_values_is_found():
     with pytest.raises(CompileError, match="NaN and infinities"):
         checked(maximum, lambda x: other_nan(x).max(1))
     integers = "(int8[n, 16] x) => (int8[n, 16] y) { y = Abs(x) }"
-    with pytest.raises(CompileError, match="NaN and infinities"):  # the least integer of the type
+    with pytest.raises(CompileError, match="NaN and infinities"):  # includes the least integer
         checked(integers, lambda x: np.abs(x.astype(np.int16)).clip(0, 127).astype(np.int8))
 
 
@@ -143,7 +147,7 @@ def test_correct_code_passes_on_all_draws(op, right):
 
 
 def hardmax(x):
-    """Compute Hardmax without the NaN of a row. This is wrong for rows that begin with NaN."""
+    """Compute Hardmax without the NaNs of a row. The result is wrong if a row begins with NaN."""
     places = np.argmax(np.where(np.isnan(x), -np.inf, x), axis=-1)[..., None]
     return (np.arange(x.shape[-1]) == places).astype(np.float32)
 
@@ -169,7 +173,7 @@ def test_a_reduction_that_loses_nan_is_found(sizes, dtype, op, lost):
 @pytest.mark.parametrize("dtype", ["float", "double"])
 @pytest.mark.parametrize("to", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
 def test_a_cast_that_saturates_numbers_out_of_range_is_found(dtype, to):
-    """ONNX does not define the result. The check requires the result of onnxruntime."""
+    """ONNX does not define the result of such a cast. The check requires that of onnxruntime."""
     number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to))
     name = np.dtype(to).name
     cast = f"({dtype}[n, 16] x) => ({name}[n, 16] y) {{ y = Cast<to = {number}>(x) }}"
@@ -241,7 +245,7 @@ def test_number_and_sizes_of_the_draws():
     assert len(special) > 3 and np.isnan(special).any() and np.isinf(special).any()
     names = [draw.name for draw in drawn(NEG.format("5000, 5000"))]
     assert names[:2] == ["numbers around 0", "NaN and infinities"] and len(names) == 5
-    names = [draw.name for draw in drawn(SUM)]  # the result would be too large
+    names = [draw.name for draw in drawn(SUM)]  # the result of large sizes would be too large
     assert "large sizes" not in names and len(names) > 10
     for nominal, rows in (({}, 64), ({"n": 5}, 5)):
         first, *others = drawn(NEG.format("n, 1500, 384"), nominal)

@@ -1,4 +1,4 @@
-"""Weights of the file as runtime constants, and adapters in files, on models that peft has made."""
+"""Test weights as runtime constants and adapters in files, also with models and files of peft."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ def lora(request):
 
 
 def expected(adapter):
-    """Ids, and the logits that PyTorch computes."""
+    """Return ids of tokens, and the logits that PyTorch computes for them with an adapter."""
     known = np.load(adapter / "expected.npz")
     return known["ids"], known["logits"]
 
@@ -90,7 +90,7 @@ def test_a_dictionary_may_have_pytorchs_names(lora):
     tensors = dict(read_adapter(ADAPTERS[0]).tensors)
     by_name = lora.fold(tensors).run(None, {"input_ids": ids})[0]
     by_file = lora.fold(ADAPTERS[0] / "adapter_model.safetensors").run(None, {"input_ids": ids})[0]
-    assert by_name.tobytes() == by_file.tobytes()  # the scale is that of the model
+    assert by_name.tobytes() == by_file.tobytes()  # equal scales in the configuration and the model
 
 
 def test_what_an_adapter_does_not_have_is_as_in_the_file(lora, tmp_path):
@@ -193,7 +193,7 @@ def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
 @pytest.mark.parametrize(
     ("old", "new", "constants"),
     [
-        ("low = MatMul(x, a)", "low = MatMul(x, a)", ["a"]),  # the other factor stays
+        ("low = MatMul(x, a)", "low = MatMul(x, a)", ["a"]),  # b is a weight of rank 4
         ("high = MatMul(low, b)", "l = Relu(low) high = MatMul(l, b)", ["a", "b"]),
         ("low = MatMul(x, a)", "l = MatMul(x, a) low = Add(l, four)", ["a", "b"]),
     ],
@@ -242,7 +242,7 @@ def test_values_of_onnxruntime_are_turned_and_those_in_its_files_are_not_scaled(
 
 
 def stored(given, folder):
-    """Arrays as values of onnxruntime, and in its file."""
+    """Return arrays as ``OrtValue`` by name, and the path of an adapter file of onnxruntime."""
     values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in given.items()}
     adapter = ort.AdapterFormat()
     adapter.set_parameters(values)

@@ -13,11 +13,11 @@ LAYERS = 3
 
 
 def layers(count: int = LAYERS, width: int = 32, *, seed: int = 0) -> onnx.ModelProto:
-    """Return a model of the keys and values of layers, which differ in names and weights."""
+    """Return a model of keys and values of layers that differ only in names and weights."""
     lines = []
     weights = {}
     for k in range(count):
-        # The names of each layer sort in another order.
+        # The order of the two names differs between the first two layers and the next two.
         weights[f"{'dcba'[k % 4]}w{k}"] = random(width, width, seed=seed + 10 * k)
         weights[f"{'abcd'[k % 4]}b{k}"] = random(width, seed=seed + 10 * k + 1)
         w, b = list(weights)[-2:]
@@ -68,7 +68,7 @@ def test_another_shape_is_compiled_again_but_not_new_weights(compiled, tmp_path)
 
 
 def test_constants_of_a_few_numbers_are_part_of_the_kernel(compiled, tmp_path):
-    """Compilers use the values of small constants, so different values require another kernel."""
+    """Compilers use the values of small constants, so each value requires another kernel."""
     model = parse("two powers")
     bundle_of(model, tmp_path / "b", "r", backend="counting")
     contents = [onnx.load_from_string(path.read_bytes()) for path in compiled.iterdir()]

@@ -16,7 +16,10 @@ SLOW = "a slow one"
 
 
 def run(choice: Choice, kernel: Cost, onnxruntime: Cost, folds: int, nbytes: int = NBYTES) -> str:
-    """Fold some times; return a letter for each fold: k for the kernel, o for onnxruntime."""
+    """Simulate folds with these costs, and return a letter for each fold.
+
+    The letter is k for the kernel, or o for onnxruntime.
+    """
     letters = []
     for _ in range(folds):
         is_kernel = choice.select(nbytes)
@@ -57,7 +60,7 @@ def test_the_time_of_opening_a_session_delays_the_next_trial():
     ("kernel", "is_preferred"),
     [
         (Cost(0.89, 9.0), True),  # the wall time decides
-        (Cost(0.95, 1.0), False),  # noise
+        (Cost(0.95, 1.0), False),  # the difference may be noise
         (Cost(1.0, 0.8), True),  # equal wall time, less CPU time
         (Cost(1.04, 0.8), True),
         (Cost(1.06, 0.5), False),
@@ -126,7 +129,7 @@ def test_a_trial_that_fails_ends():
 
 
 def test_a_session_replaces_a_kernel_that_is_slower(compiled, decoder, tmp_path, caplog):
-    """Only the session measures this, because `is_slower` is False in these tests."""
+    """The times in the manifest have no effect, because a fixture sets `is_slower` to False."""
     caplog.set_level("INFO", "onnxfold")
     session = session_on(bundle_of(decoder, tmp_path / "b", "states", "mask", backend=SLOW))
     assert {place.backend for place in session.placements()} == {SLOW}

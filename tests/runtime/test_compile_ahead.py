@@ -1,6 +1,6 @@
 """Test that `auto` compiles the components that a kernel is likely to speed up.
 
-`split` compiles them at once, a session while it runs.
+`split` compiles them before it returns. A session compiles them while it runs.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def makers(session: Session) -> dict[str, str]:
 
 
 def cached() -> dict[Path, int]:
-    """Return the kernels in the user's cache folder, with inodes, which change with each write."""
+    """Return the files in the kernel cache with their inodes. Each write creates another inode."""
     folder = compilation.kernel_folder()
     return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
 
@@ -72,7 +72,7 @@ def test_split_compiles_components_or_gives_a_reason(tmp_path):
     assert "too small" in reasons["halved"]
     session = session_on(bundle)
     assert makers(session) == {"folded": "iree", "product": "onnxruntime", "halved": "onnxruntime"}
-    session.wait_for_kernels()  # split has compiled the kernels
+    session.wait_for_kernels()  # returns at once, because split has compiled the kernels
     run(session)
 
 
@@ -100,8 +100,8 @@ def test_no_process_is_started_without_a_component_to_compile(adapter, processes
 @needs_iree
 def test_kernels_are_loaded_while_the_providers_are_changed():
     class Provider(str):
-        def __repr__(self) -> str:  # called after kernels are loaded
-            time.sleep(2)  # meanwhile the other thread loads the compiled kernels
+        def __repr__(self) -> str:  # called after the kernels in the bundle are loaded
+            time.sleep(2)  # meanwhile the other thread has compiled kernels to load
             return super().__repr__()
 
     opened().wait_for_kernels()  # adds the kernels to the cache folder
@@ -148,7 +148,7 @@ def test_kernels_for_several_levels_are_compiled():
 
 @needs_iree
 def test_kernels_are_timed_at_the_sizes_of_the_first_fold(processes):
-    """At the nominal sizes, 64 x 64 elements, a kernel is not likely to be faster."""
+    """At the default sizes of 64 x 64 elements, a kernel is unlikely to be faster."""
     model = parse("chain of dynamic sizes")
     small = session_on(model, "r")
     small.fold({"r": random(64, 64)})
@@ -261,8 +261,11 @@ def test_a_process_that_ends_leaves_no_process(how, tmp_path):
 
 
 def forked(*calls: Callable[[], object]) -> None:
-    """Call functions in a forked process."""
-    gc.collect()  # a session that ends in the child would wait for threads of the parent
+    """Call functions in a forked process, and assert that they raise nothing.
+
+    SIGALRM ends the process after 60 seconds.
+    """
+    gc.collect()  # so that no session of the parent is destroyed in the child
     child = os.fork()
     if not child:
         signal.alarm(60)

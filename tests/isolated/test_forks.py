@@ -50,7 +50,7 @@ def test_a_forked_process_does_not_keep_processes_of_its_parent_alive():
     ended, parent_of_both = os.pipe()
 
     def fork_and_end() -> None:
-        """End while a forked child, which inherits the pipes of this process, is alive."""
+        """Fork a child, which inherits the pipes of this process, and end before the child ends."""
         (_, evaluating), _ = isolated.run(f"{HERE}identify", keep=True)
         child = os.fork()
         if child == 0:
@@ -65,7 +65,7 @@ def test_a_forked_process_does_not_keep_processes_of_its_parent_alive():
     try:
         psutil.Process(evaluating).wait(SECONDS)
     except psutil.NoSuchProcess:
-        pass  # it has ended already
+        pass  # the process has already ended
     finally:
         os.kill(child, signal.SIGKILL)
     assert psutil.pid_exists(process)
@@ -160,7 +160,7 @@ def test_a_lock_that_another_thread_holds_is_released_in_the_child():
 
 
 class Slow:
-    """A class with a property that takes a while."""
+    """A class with a cached property, whose computation waits for an event."""
 
     def __init__(self, begun: threading.Event, release: threading.Event) -> None:
         self.begun = begun

@@ -84,7 +84,10 @@ def wait_until(done: Callable[[], bool], seconds: float = 300.0) -> None:
 
 
 def is_gone(process: int) -> bool:
-    """Return whether a process has ended. Its parent may not have read its exit code."""
+    """Return whether a process has ended.
+
+    A zombie, whose exit code its parent has not read, has also ended.
+    """
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -93,7 +96,7 @@ def is_gone(process: int) -> bool:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """Set the folder for temporary folders, and assert that it is empty after the test."""
+    """Set the folder for temporary files, and assert that this folder is empty after the test."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -269,7 +272,7 @@ def test_processes_end_with_their_caller(tmp_path, temporary, ending, call):
         f"import signal, sys; sys.path[:0] = {[*map(str, Path(__file__).parents[:2])]!r}\n"
         "from onnxfold.support import isolated\n"
         f"for number in {[int(getattr(signal, name)) for name in ENDINGS[:3]]}:\n"
-        "    signal.signal(number, signal.SIG_DFL)\n"  # the test runner may ignore them
+        "    signal.signal(number, signal.SIG_DFL)\n"  # the test runner may ignore these signals
         f"{calls[call]}\n"
     )
     caller = subprocess.Popen([sys.executable, "-c", program])
@@ -302,7 +305,7 @@ def test_processes_end_with_the_threads_that_wait_for_them(tmp_path):
         ]
         process = noted(tmp_path / "0")
         raise KeyboardInterrupt
-    wait_until(lambda: is_gone(process))  # a killed process takes a moment
+    wait_until(lambda: is_gone(process))  # a killed process does not end at once
     assert not (tmp_path / "1").exists()
     failure = jobs[0].exception()
     assert isinstance(failure, Failure) and failure.kind != "late" and jobs[1].cancelled()

@@ -1,4 +1,7 @@
-"""Test the thread that ends a process at its limits, for systems without limits of memory."""
+"""Test `watched`, whose thread ends a process at its limits of CPU time and memory.
+
+Systems that cannot limit the memory of a process use this thread.
+"""
 
 import subprocess
 import sys
@@ -19,7 +22,10 @@ MIB = 1 << 20
 
 
 def is_gone(process: int) -> bool:
-    """Return whether a process has ended; its parent may not have read its exit code."""
+    """Return whether a process has ended.
+
+    A zombie, whose exit code its parent has not read, has also ended.
+    """
     try:
         return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -27,7 +33,7 @@ def is_gone(process: int) -> bool:
 
 
 def fill(request, arrays):
-    """Write to memory, and hold it for a while."""
+    """Fill memory, and keep it allocated for some seconds, under a limit of memory."""
     limit, nbytes, seconds = request
     with system.watched(0, limit):
         held = bytearray(b"x") * nbytes
@@ -36,7 +42,7 @@ def fill(request, arrays):
 
 
 def fill_after(request, arrays):
-    """Write to memory after the limit has ended."""
+    """Fill memory after the context of a limit has ended."""
     limit, nbytes = request
     with system.watched(0, limit):
         pass

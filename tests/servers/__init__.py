@@ -3,5 +3,6 @@
     python -m tests.servers SECONDS [SEED]
 
 Every answer is compared with onnxruntime's results. Hanging workers and remaining processes,
-descriptors and temporary files are also reported. SECONDS is CPU time.
+descriptors and temporary files are also reported. The servers run repeatedly until they have used
+SECONDS of CPU time. SEED is 0 by default.
 """

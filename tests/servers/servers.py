@@ -30,7 +30,7 @@ _UNANSWERED = "a worker ended without an answer"
 
 @dataclass
 class Outcome:
-    """The answers of servers."""
+    """The number of answers of servers, and descriptions of the problems."""
 
     answers: int = 0
     problems: list[str] = field(default_factory=list)
@@ -49,8 +49,8 @@ def answer_all(numbers: Sequence[int]) -> list[str | None]:
 def pre_fork(rng: random.Random) -> Outcome:
     """Fork workers after the server has loaded its models, as gunicorn does with preload_app.
 
-    A thread of the server answers requests meanwhile, so that workers are forked at any moment of
-    its work.
+    Meanwhile, a thread of the server answers requests, so that a fork can happen at any moment of
+    this work.
     """
     outcome = Outcome()
     requests.preload()
@@ -62,7 +62,10 @@ def pre_fork(rng: random.Random) -> Outcome:
 
 
 def pool(rng: random.Random, method: str) -> Outcome:
-    """Answer requests in a pool of multiprocessing."""
+    """Answer requests in a pool of multiprocessing, whose processes `method` starts.
+
+    If the method is "fork", the server loads its models first.
+    """
     outcome = Outcome()
     if method == "fork":
         requests.preload()
@@ -158,7 +161,7 @@ def _collect(process: int, reading: int) -> list[str | None]:
 
 @contextlib.contextmanager
 def checked_resources(outcome: Outcome) -> Iterator[None]:
-    """Report processes, descriptors and temporary files that remain after the context."""
+    """Add processes, descriptors and temporary files that remain after the context to `outcome`."""
     descriptors = psutil.Process().num_fds()
     temporary = _temporary_files()
     yield
@@ -189,9 +192,18 @@ def _cpu_seconds() -> float:
 
 
 def run(seconds: float, seed: int, names: Sequence[str], show: Callable[[str], None]) -> Outcome:
-    """Run the servers repeatedly until they have used `seconds` of CPU time."""
+    """Run the servers repeatedly until this process has used `seconds` of CPU time.
+
+    Every server runs at least once after a first run, whose answers are not checked.
+
+    Args:
+        seconds: The CPU time of this process and of ended child processes.
+        seed: The seed of the requests.
+        names: The names of the servers.
+        show: Is called with a description of each problem of an answer.
+    """
     total = Outcome()
-    for name in names:  # the first run imports modules and opens files once, which is no leak
+    for name in names:  # modules and files that the first run opens are no leaks
         SERVERS[name](random.Random(seed))
     spent = 0.0
     with checked_resources(total):

@@ -21,7 +21,7 @@ def own_folders(tmp_path, monkeypatch):
     temporary.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # it is read from TMPDIR again
+    monkeypatch.setattr(tempfile, "tempdir", None)  # tempfile reads TMPDIR again
 
 
 @pytest.mark.parametrize("name", servers.SERVERS)

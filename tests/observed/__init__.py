@@ -1,1 +1,1 @@
-"""Random sequences of runs of sessions that hold repeated inputs constant."""
+"""Random sequences of runs of sessions that treat repeated inputs as runtime constants."""

@@ -1,4 +1,4 @@
-"""Run random sequences of inputs: ``python -m tests.observed RUNS [SEED]``."""
+"""Run sessions on random sequences of inputs: ``python -m tests.observed RUNS [SEED]``."""
 
 import sys
 

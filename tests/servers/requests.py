@@ -14,11 +14,11 @@ import onnxruntime as ort
 import onnxfold
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
-SEEDS = 40  # few enough that workers request the same models
+SEEDS = 40  # so few that several workers use the same models
 
 
 def constant_model(seed: int) -> onnx.ModelProto:
-    """Return a model with a constant that only onnxruntime computes, a `TopK` of its weights."""
+    """Return a model with a constant that only onnxruntime computes: the `TopK` of a weight."""
     text = "g (float[4] x) => (float[4] y, float[5] v) { y = Neg(x) v, i = TopK(w, count) }"
     model = onnx.parser.parse_model(f"{HEADER} {text}")
     weights = np.random.default_rng(seed).standard_normal(50).astype(np.float32)
@@ -48,7 +48,7 @@ def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.nd
 
 
 def differs(made: list[np.ndarray], model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> bool:
-    """Return whether results are not those of the model.
+    """Return whether results differ from onnxruntime's results for the model.
 
     Results of another model or setting differ by orders of magnitude more than the tolerance.
     """
@@ -85,7 +85,7 @@ def _fold_runtime_constants(seed: int) -> bool:
 
 
 def _run_preloaded(seed: int) -> bool:
-    """Run sessions that a server opens before it starts its workers."""
+    """Run the sessions of `preloaded`. Return whether results differ from onnxruntime's."""
     constant, adapter = preloaded()
     feeds = {"x": np.full(4, seed, np.float32)}
     if differs(constant.run(None, feeds), constant_model(0), feeds):
@@ -114,7 +114,7 @@ def _adapter_feeds(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def preload() -> None:
-    """Open the sessions that workers inherit, and run them."""
+    """Open the sessions that forked workers inherit, and run each session once."""
     constant, adapter = preloaded()
     constant.run(None, {"x": np.ones(4, np.float32)})
     adapter.run(None, _adapter_feeds(np.random.default_rng(0)))
@@ -134,12 +134,12 @@ def _shared_cache() -> onnxfold.FoldCache:
 
 
 def answer(request: int) -> str | None:
-    """Answer a request. Return the problem of the answer, or None if it is correct."""
+    """Answer a request. Return a description of the problem, or None if the answer is correct."""
     kind = KINDS[request % len(KINDS)]
     seed = request // len(KINDS) % SEEDS
     try:
         if kind(seed):
             return f"{kind.__name__} of model {seed}: results differ from onnxruntime's"
-    except Exception as error:  # an error is also a problem
+    except Exception as error:  # an exception of any class is a problem
         return f"{kind.__name__} of model {seed}: {type(error).__name__}: {error}"
     return None

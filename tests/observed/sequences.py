@@ -49,7 +49,7 @@ Feed = dict[str, np.ndarray]
 
 
 def model_of(seed: int) -> onnx.ModelProto:
-    """Return attention over states, with an input that has a default value."""
+    """Return a model of attention over states, whose input ``scale`` has a default value."""
     model = onnx.parser.parse_model(TEXT)
     rng = np.random.default_rng(seed)
     weights = {
@@ -65,7 +65,11 @@ def model_of(seed: int) -> onnx.ModelProto:
 
 
 def options(*, is_default: bool) -> ort.SessionOptions:
-    """Return session options for equal bits on equal models, or for default optimizations."""
+    """Return session options for one thread.
+
+    With `is_default`, onnxruntime's optimizations are enabled. Otherwise, they are disabled, and
+    the results of the original and the optimized model are equal bit for bit.
+    """
     found = ort.SessionOptions()
     if not is_default:
         found.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -77,7 +81,7 @@ def options(*, is_default: bool) -> ort.SessionOptions:
 
 @dataclass
 class Sequence:
-    """A session, the original session, and the values that are fed."""
+    """A session of onnxfold, a session of onnxruntime on the same model, and the values to feed."""
 
     rng: np.random.Generator
     session: onnxfold.InferenceSession
@@ -94,7 +98,7 @@ class Sequence:
         self.renew()
 
     def renew(self) -> None:
-        """Use new states and a new mask, possibly of another size."""
+        """Use new states and a new mask, whose random size may differ from the previous size."""
         size = int(self.rng.integers(1, MOST_POSITIONS))
         self.states = self.rng.standard_normal((size, WIDTH), np.float32)
         self.mask = self.rng.integers(0, 2, size)
@@ -107,7 +111,7 @@ class Sequence:
         self.mask = mask.copy()
 
     def mutate(self) -> None:
-        """Change one element in place."""
+        """Change one element of the states or of the mask in place."""
         if self.rng.random() < 0.5:
             row = int(self.rng.integers(len(self.states)))
             column = int(self.rng.integers(WIDTH))
@@ -117,12 +121,12 @@ class Sequence:
             self.mask[position] = 1 - self.mask[position]
 
     def change_scale(self) -> None:
-        """Feed another scale, or omit it."""
+        """Feed another scale, or omit the scale."""
         is_omitted = self.rng.random() < 0.5
         self.scale = None if is_omitted else self.rng.standard_normal(WIDTH, np.float32)
 
     def feed(self) -> Feed:
-        """Return a feed with a new x."""
+        """Return a feed with a new ``x`` and the current values of the other inputs."""
         rows = int(self.rng.integers(1, 5))
         x = self.rng.standard_normal((rows, WIDTH), np.float32)
         feed = {"x": x, "states": self.states, "mask": self.mask}
@@ -131,7 +135,10 @@ class Sequence:
         return feed
 
     def run(self) -> None:
-        """Run both sessions in one of several ways, and compare the outputs."""
+        """Run both sessions on the same feed, and compare the outputs.
+
+        onnxfold's session runs by one of its methods, with arrays, OrtValues or a binding.
+        """
         feed = self.feed()
         names = [None, ["y"], ["norms", "y"], []][int(self.rng.integers(4))]
         expected = self.original.run(names, feed)
@@ -158,7 +165,7 @@ class Sequence:
         self.compare(made, expected)
 
     def compare(self, made: list[np.ndarray], expected: list[np.ndarray]) -> None:
-        """Compare outputs bit by bit, or within the tolerance of the default session."""
+        """Compare outputs bit by bit, or within a tolerance if onnxruntime optimizes the model."""
         assert len(made) == len(expected)
         for result, want in zip(made, expected, strict=True):
             assert result.dtype == want.dtype and result.shape == want.shape
@@ -168,7 +175,7 @@ class Sequence:
                 assert result.tobytes() == want.tobytes()
 
     def run_wrongly(self) -> None:
-        """Feed invalid inputs, for which both sessions must raise the same error."""
+        """Feed invalid inputs, and assert that both sessions raise the same error."""
         wrong: list[Feed] = [
             {"x": np.zeros((1, WIDTH), np.float32)},
             {**self.feed(), "states": self.states.astype(np.float64)},
@@ -209,7 +216,11 @@ class Sequence:
         assert not failures, failures[0]
 
     def run_fork(self) -> None:
-        """Run in a forked process."""
+        """Run repeated, mutated, new and returning inputs in a forked process.
+
+        The forked process opens a new session of onnxruntime, because the threads of the parent's
+        session do not exist in this process.
+        """
         original = self.original
         pid = os.fork()
         if pid == 0:
@@ -235,7 +246,7 @@ class Sequence:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     def steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield random changes."""
+        """Yield the names and functions of random actions without end."""
         actions = {
             "repeat": (60, lambda: None),
             "renew": (6, self.renew),
@@ -255,7 +266,7 @@ class Sequence:
 
 
 def error_of(call: Callable[[], object]) -> tuple[type, str] | None:
-    """Return the class and message of the error that a call raises."""
+    """Return the class and message of the exception that a call raises, or None if it returns."""
     try:
         call()
     except Exception as error:
@@ -264,12 +275,12 @@ def error_of(call: Callable[[], object]) -> tuple[type, str] | None:
 
 
 def run_sequence(seed: int, runs: int, counts: collections.Counter[str]) -> None:
-    """Run one session in a random way.
+    """Run one session with random inputs and actions, and assert that the results are correct.
 
     Args:
         seed: Selects the model, the options of the session and the values.
-        runs: The number of runs.
-        counts: Counts runs and actions.
+        runs: The number of runs after which no action follows, including runs in threads and forks.
+        counts: Receives the numbers of runs, actions, final states, runs of entry and folds.
     """
     rng = np.random.default_rng(seed)
     content = model_of(seed % 3).SerializeToString()
@@ -304,7 +315,11 @@ def run_sequence(seed: int, runs: int, counts: collections.Counter[str]) -> None
 
 
 def main(arguments: list[str]) -> int:
-    """Run sequences until a number of runs is reached; return the number of failures."""
+    """Run sequences until a number of runs is reached, and print counts and failures.
+
+    Returns:
+        The number of failures plus the number of threads of onnxfold that remain.
+    """
     total = int(arguments[0])
     first = int(arguments[1])
     counts: collections.Counter[str] = collections.Counter()

@@ -203,7 +203,7 @@ def run(seconds: float, seed: int, names: Sequence[str], show: Callable[[str], N
         show: Is called with a description of each problem of an answer.
     """
     total = Outcome()
-    for name in names:  # modules and files that the first run opens are no leaks
+    for name in names:  # imported modules and files that the first run opens are no leaks
         SERVERS[name](random.Random(seed))
     spent = 0.0
     with checked_resources(total):

@@ -1,4 +1,4 @@
-"""Generate the model of a seed from random nodes, outputs and value infos."""
+"""Generate a random model and its feeds from a seed."""
 
 import contextlib
 import functools
@@ -63,10 +63,15 @@ _EXCLUDED = (
 
 @dataclass
 class Case:
-    """A model, its feeds and the names of its outputs that depend on random numbers.
+    """A model with the data that a check requires.
 
-    If ``variants`` is not empty, it replaces the requested variants. ``done`` lists the steps that
-    created the model.
+    Attributes:
+        seed: The seed of the model.
+        model: The model.
+        feeds: The feeds. The model may fail for some of them.
+        random: The names of the outputs that depend on random numbers.
+        variants: The variants to check instead of the requested ones, unless empty.
+        done: The source of a mutant and the names of its mutations.
     """
 
     seed: int
@@ -127,7 +132,7 @@ def generate(seed: int) -> Case:
     """Return the case of a seed.
 
     Raises:
-        Discarded: The seed yields no model.
+        Discarded: The seed yields no node or no output.
     """
     rng = np.random.default_rng(seed)
     ort.set_seed(seed % 1000 + 1)
@@ -161,7 +166,14 @@ def generate(seed: int) -> Case:
 
 
 def choose_outputs(b: Builder) -> list[Value]:
-    """Return most values without consumers, and some other values."""
+    """Return the values to declare as outputs: most values without consumers and some others.
+
+    A packed tensor is replaced by a Cast to float32, and a sequence of packed tensors is omitted.
+
+    Raises:
+        Discarded: No value can be an output.
+        Refused: onnxruntime rejects a Cast.
+    """
     made = {o for n in b.scope.nodes for o in n.output if o}
     values = [v for v in b.scope.values if v.name in made]
     ends = [v for v in values if not v.used]
@@ -186,7 +198,10 @@ def choose_outputs(b: Builder) -> list[Value]:
 
 
 def declared(b: Builder, value: Value) -> onnx.ValueInfoProto:
-    """Return the declaration of an output, with its rank and some symbolic dims for a tensor."""
+    """Return the declaration of an output.
+
+    The declaration of a tensor contains the rank and some symbols, but no sizes.
+    """
     info = type_of(value, value.name)
     if value.kind != "tensor":
         return info

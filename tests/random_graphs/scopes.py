@@ -19,19 +19,19 @@ FEEDS = 3
 
 
 class Refused(Exception):
-    """The node cannot be added: onnxruntime rejects it, or no operand matches."""
+    """A node or a value cannot be added, for example because onnxruntime rejects the node."""
 
 
 @dataclass(eq=False)
 class Value:
-    """A value of the graph with its sample for each feed, which is None for failed feeds."""
+    """A value of a graph with its sample for each feed. The sample of a failed feed is None."""
 
     name: str
     elem: int
     samples: list[Any]
     kind: str = "tensor"
     tensor: onnx.TensorProto | None = None
-    """The stored tensor of an initializer."""
+    """The tensor of an initializer that no feed overrides, or None."""
     constant: bool = False
     random: bool = False
     used: bool = False
@@ -50,7 +50,7 @@ class Value:
 
     @property
     def dims(self) -> list[Dim]:
-        """The sizes of each axis for all feeds. A failed feed repeats the sizes of the first."""
+        """The dim of each axis. A failed feed has the same sizes as the first feed."""
         shapes = [self.shape if s is None or s.ndim != self.rank else s.shape for s in self.samples]
         return [tuple(sizes) for sizes in zip(*shapes, strict=True)]
 
@@ -68,11 +68,17 @@ class Scope:
 
     @property
     def in_function(self) -> bool:
-        """Whether the graph is a function or a body in a function, which cannot read the inputs."""
+        """Whether the graph is a function or a body in a function.
+
+        Such a graph cannot read the inputs of the model.
+        """
         return self.kind == "function" or (self.parent is not None and self.parent.in_function)
 
     def visible(self) -> list[Value]:
-        """Return the values that a node may read. A function can only read its own values."""
+        """Return the values that a node of the graph may read, in this graph or an outer one.
+
+        Nodes in a function cannot read values outside the function.
+        """
         scope: Scope | None = self
         found: list[Value] = []
         while scope is not None:
@@ -86,7 +92,7 @@ def subgraphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def free_names(node: onnx.NodeProto) -> list[str]:
-    """Return the outer names that the subgraphs of a node read."""
+    """Return the names of outer values that the subgraphs of a node read."""
     found: list[str] = []
     for graph in subgraphs_of(node):
         own = {v.name for v in (*graph.input, *graph.initializer)}
@@ -97,7 +103,13 @@ def free_names(node: onnx.NodeProto) -> list[str]:
 
 
 def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:
-    """Return the type of a value. Sizes that differ between the samples are unknown."""
+    """Return the declaration of a value under a name. Sizes that differ between feeds are unknown.
+
+    Args:
+        value: The value.
+        name: The name in the declaration.
+        elem: The element type in the declaration, or None for the type of the value.
+    """
     elem = value.elem if elem is None else elem
     if value.kind == "tensor":
         shape = [d[0] if len(set(d)) == 1 else None for d in value.dims]
@@ -107,6 +119,11 @@ def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoP
 
 
 def type_named(text: str) -> tuple[int, str]:
+    """Return the element type and the kind of a type such as ``seq(tensor(float))``.
+
+    Raises:
+        Refused: The type is neither a tensor nor a sequence of tensors.
+    """
     kind = "tensor"
     if text.startswith("seq("):
         kind, text = "sequence", text[len("seq(") : -1]

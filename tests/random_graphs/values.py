@@ -22,7 +22,7 @@ COMMON = (
     *INTS,
     T.BFLOAT16,
 )
-"""Element types, repeated according to their frequency in models."""
+"""Element types of random values. A type is repeated if it should be chosen more often."""
 
 _BY_TEXT = {
     f"tensor({name})": elem
@@ -37,17 +37,25 @@ WORDS = ["", "a", "B", "ab", "A b", "x" * 9, "7", "-1.5", "ä", "nan", "0"]
 
 
 def elem_of(text: str) -> int | None:
-    """Return the element type of a type such as ``tensor(float)``, or None for other types."""
+    """Return the element type for a text such as ``tensor(float)``, or None for other texts."""
     return _BY_TEXT.get(text)
 
 
 def dtype_of(elem: int) -> np.dtype[Any]:
-    """Return the dtype of NumPy or ml_dtypes for an element type, which is object for strings."""
+    """Return the dtype of NumPy or ml_dtypes for an element type. Strings have the dtype object."""
     return np.dtype(object) if elem == T.STRING else helper.tensor_dtype_to_np_dtype(elem)
 
 
 def random_array(rng: np.random.Generator, elem: int, shape: Any, hostile: float) -> Array:
-    """Return random elements. ``hostile`` is the share of NaN, infinities and other extremes."""
+    """Return random elements.
+
+    Args:
+        rng: Source of the random numbers.
+        elem: The element type.
+        shape: The sizes.
+        hostile: Share of NaN, infinities and other extreme numbers, from 0 to 1. It has no effect
+            on strings, booleans and packed types.
+    """
     shape = tuple(int(s) for s in shape)
     if elem == T.STRING:
         return np.asarray(rng.choice(np.array(WORDS, object), shape), object)

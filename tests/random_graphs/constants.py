@@ -42,13 +42,17 @@ def _overridable(b: Builder, array: Array, elem: int) -> Value:
 
 
 def typed(array: Array, elem: int, name: str) -> onnx.TensorProto:
-    """Return a tensor with its elements in the field for their type, such as ``float_data``."""
+    """Return a tensor that stores its elements in a field such as ``float_data``, not as bytes.
+
+    Raises:
+        Refused: The element type is packed.
+    """
     if elem == T.STRING:
         return from_array(array, name)
     if elem in PACKED:
         raise Refused("packed")
     dtype = dtype_of(elem)
-    if dtype.kind not in "iubc" and dtype.itemsize < 4:  # the field contains the bits
+    if dtype.kind not in "iubc" and dtype.itemsize < 4:  # the field contains the bits of the floats
         flat = np.ascontiguousarray(array).reshape(-1).view(f"u{dtype.itemsize}")
         return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, int32_data=flat)
     return helper.make_tensor(name, elem, array.shape, array.reshape(-1).tolist())
@@ -67,7 +71,7 @@ def _node(b: Builder, array: Array, elem: int) -> Value:
 
 
 def _attribute(b: Builder, array: Array, elem: int) -> Value:
-    """Add a Constant with an attribute such as ``value_int``."""
+    """Add a Constant with an attribute such as ``value_int`` or ``value_ints``."""
     if b.opset < 12 or array.ndim > 1:
         raise Refused("no such attribute")
     key = {T.INT64: "value_int", T.FLOAT: "value_float", T.STRING: "value_string"}.get(elem)
@@ -81,7 +85,7 @@ def _attribute(b: Builder, array: Array, elem: int) -> Value:
 
 
 def _computed(b: Builder, array: Array, elem: int) -> Value:
-    """Compute the constant from other constants. The result has the same elements."""
+    """Compute the constant from other constants by an op that yields the same elements."""
     ways = [_by_identity, _by_reshape, _by_fill, _by_concat, _by_cast, _by_range, _by_transpose]
     result = b.choose(ways)(b, array, elem)
     if result.first.dtype != array.dtype or result.shape != array.shape:

@@ -1,4 +1,4 @@
-"""Test that cached tensors are not reused after the files of a bundle were replaced."""
+"""Test that cached tensors are not reused after a file of a bundle was replaced or changed."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def made(folder: Path, weight: float) -> Path:
 
 
 def expected(folder: Path) -> bytes:
-    """Run the two models of a bundle with onnxruntime, without onnxfold."""
+    """Run the two models of a bundle with onnxruntime only, and return the bytes of y."""
     fold, entry = (ort.InferenceSession(folder / n) for n in (FOLD_FILE, "entry.onnx"))
     names = [value.name for value in fold.get_outputs()]
     folded = dict(zip(names, fold.run(names, {"c": FEEDS["c"]}), strict=True))
@@ -94,7 +94,7 @@ def test_a_session_rejects_a_file_that_was_replaced_before_the_first_fold(restor
 
 
 def test_the_content_is_hashed_once(tmp_path, monkeypatch):
-    """A later session compares the status of the file with the recorded one."""
+    """Later sessions compare the status of the file with a record. A damaged record is replaced."""
     folder = made(tmp_path / "one", 1)
     for name in (FOLD_FILE, "manifest.json"):
         os.utime(folder / name, (0, 0))

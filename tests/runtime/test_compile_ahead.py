@@ -52,7 +52,7 @@ def makers(session: Session) -> dict[str, str]:
 
 
 def cached() -> dict[Path, int]:
-    """Return the files in the kernel cache with their inodes. Each write creates another inode."""
+    """Return IREE's files in the kernel cache, with inodes. Each write creates another inode."""
     folder = compilation.kernel_folder()
     return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
 

@@ -1,7 +1,9 @@
-"""A test double of ``docker`` and ``podman``, which records its calls and runs the compiler.
+"""A test double of ``docker`` and ``podman`` that records its calls and runs compiler_double.py.
 
-The file ``engine.json`` in the folder ``ENGINE_DOUBLE`` contains the images of the double, and the
-behavior of a run. The double rejects arguments with paths outside of the mounted folder.
+The environment variable ``ENGINE_DOUBLE`` is the path of a folder. Its file ``engine.json``
+contains the images of the double, and the behavior of its commands. The double appends its
+arguments to ``calls.jsonl``. For a run, it writes the names of its environment variables to
+``environment.json``. It rejects arguments with paths outside of the mounted folder.
 """
 
 import csv
@@ -73,7 +75,7 @@ def run(words: list[str], behaviour: dict) -> None:
             fail(3, f"{word} is not mounted")
     (STATE / "environment.json").write_text(json.dumps(sorted(os.environ)))
     command = [sys.executable, str(HERE / "compiler_double.py"), *words]
-    environment = {k: os.environ[k] for k in ("PATH",)}  # containers do not inherit the caller's
+    environment = {k: os.environ[k] for k in ("PATH",)}  # containers inherit no other variables
     raise SystemExit(subprocess.run(command, cwd=options["workdir"], env=environment).returncode)
 
 

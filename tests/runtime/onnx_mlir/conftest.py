@@ -15,7 +15,7 @@ CC = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name
 
 
 def build(source: Path, target: Path, *flags: str) -> Path:
-    """Compile a C file to a shared library like those of onnx-mlir."""
+    """Compile a C file to a shared library, or skip the test if there is no C compiler."""
     if CC is None:
         pytest.skip("there is no C compiler")
     command = [CC, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-I", HERE, *flags]
@@ -25,7 +25,7 @@ def build(source: Path, target: Path, *flags: str) -> Path:
 
 
 class Counts:
-    """The counters of a test library."""
+    """The counters of a test library, which exports them as ``test_NAME``."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
@@ -48,7 +48,7 @@ def model_library(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def counts(model_library) -> Iterator[Counts]:
-    """Return the counters of the library, and assert that a test has no leaks or wrong frees."""
+    """Yield the counters of the library, and assert that the test has no leaks or wrong frees."""
     found = Counts(model_library)
     before = found.alive()
     yield found
@@ -66,7 +66,10 @@ def tagged_library(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture
 def clean_path(tmp_path, monkeypatch) -> Path:
-    """Set the PATH to a folder of programs that has no compiler or engine of this machine."""
+    """Set PATH to a new folder of programs without onnx-mlir and engines, and return the folder.
+
+    The folder contains a C compiler. Without one, the test is skipped.
+    """
     for name in ("ONNXFOLD_ONNX_MLIR", "ONNXFOLD_CONTAINER_ENGINE", "ONNXFOLD_ONNX_MLIR_IMAGE"):
         monkeypatch.delenv(name, raising=False)
     if CC is None:

@@ -1,11 +1,11 @@
-"""A test double of the program ``onnx-mlir``, which compiles models of a few ops.
+"""A test double of the program ``onnx-mlir`` for models of a few ops.
 
-It replaces the real compiler in tests of compiling, loading and running kernels. It translates the
-model to C and runs the system's C compiler. Command line, file names, exported functions and exit
-codes are those of the real compiler. Only simple float32 models are supported.
+The double replaces the real compiler in tests of compiling, loading and running kernels. It
+translates the model to C and runs the system's C compiler. Command line, file names, exported
+functions and exit codes are those of the real compiler. Arithmetic is supported for float32 only.
 
 The environment variable ``DOUBLE_BODY`` is C code to run instead of the model. ``DOUBLE_CALLS`` is
-the path of a file to which the double appends its arguments.
+the path of a file to which the double appends its arguments, except for ``--version``.
 """
 
 import os

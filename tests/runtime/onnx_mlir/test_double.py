@@ -1,4 +1,4 @@
-"""Test onnx-mlir from model to results, with the test double in compiler_double.py."""
+"""Test the backend onnx-mlir from model to results, with the double in compiler_double.py."""
 
 import json
 import os
@@ -93,7 +93,7 @@ except onnxfold.OnnxFoldError as error:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds private memory")
 @pytest.mark.parametrize("limit", ["AS", "DATA"])
 def test_a_kernel_is_not_called_beyond_the_limits_of_the_process(compiler, limit):
-    """Like the real compiler, the double does not check the results of malloc."""
+    """Like those of the real compiler, kernels of the double do not check the results of malloc."""
     command = [sys.executable, "-c", LIMITED, limit]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.returncode, "backend='onnx-mlir'" in done.stdout) == (0, True), done.stderr
@@ -286,7 +286,7 @@ def test_kernel_is_used_only_with_its_backend_and_machine(compiler, adapter, tmp
 
 
 def test_reason_of_a_compiler_crash_is_recorded(compiler, tmp_path):
-    """The compiler crashes if it must check a bfloat16 input."""
+    """The compiler crashes if it generates checks for a bfloat16 input."""
     model = parse(
         """g (float[8] x, bfloat16[8] r) => (float[8] y) {
             c = Cast<to = 1>(r)
@@ -305,7 +305,7 @@ def test_reason_of_a_compiler_crash_is_recorded(compiler, tmp_path):
 
 @pytest.mark.parametrize("form", ['{}"', "/model/{}/:0", "{} {{}}\n", "{}\N{SNOWMAN}"])
 def test_names_may_contain_any_characters(compiler, adapter, tmp_path, form):
-    """The compiler crashes on quotes in names, which make its signatures invalid JSON."""
+    """The compiler crashes on quotes in names, because they make its signatures invalid JSON."""
     model = renamed(adapter, form.format)
     constants = [form.format(name) for name in ADAPTER]
     options = {"backend_options": ["--verifyInputTensors=true"], "strict_backend": True}

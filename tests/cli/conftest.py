@@ -17,7 +17,7 @@ g (float[batch, 2] x) => (float[batch, 2] y) <float[2] w = {1, 2}> {
 
 @dataclass
 class Result:
-    """Exit code and output of a command."""
+    """Exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -46,7 +46,7 @@ def done(run):
 
 @pytest.fixture
 def tiny(tmp_path) -> Path:
-    """Return a model of three nodes, two of which are constant."""
+    """Return the path of a model of three nodes. Two of the nodes are constant."""
     return saved(TINY, tmp_path / "tiny.onnx")
 
 

@@ -13,7 +13,7 @@ from onnxfold.support.errors import UsageError
 
 
 def one_line(result, word):
-    """Assert that the command failed with one line on standard error that contains the word."""
+    """Assert that a command failed and printed only one line, an error that contains the word."""
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("onnxfold: error: ")
     assert result.err.count("\n") == 1
@@ -61,7 +61,7 @@ def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
 
 
 def test_check_without_a_runnable_model_fails(run, tmp_path):
-    """No other evaluator replaces onnxruntime in a check, because its results may differ."""
+    """A check uses only onnxruntime, because the results of another evaluator may differ."""
     path = saved("g (float[2] x) => (float[2] y) { y = Nope(x) }", tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
     result = run("optimize", path, "-o", out, "--check", "1")

@@ -72,7 +72,7 @@ g (float[n, 64] x, float[64, 64] u, bool flag) => (float[n, 64] y) <float[2] pai
 
 
 def with_scopes(tmp_path, scopes):
-    """Save the model with the names or metadata that an exporter would write on each node."""
+    """Save `MODULES` after ``scopes`` has added an exporter's names or metadata to each node."""
     model = with_weights(parse(MODULES), w=floats(64, 64))
     graphs = [model.graph, *(a.g for n in model.graph.node for a in n.attribute if a.HasField("g"))]
     for node in (node for graph in graphs for node in graph.node):
@@ -110,13 +110,14 @@ def test_modules_of_exporters_are_recognized(run, tmp_path, scopes):
     nodes = {"": 8, "m": 6, "m/layers.0": 3, "m/layers.0/fc": 2, "m/head": 3}
     nodes |= {"m/head/yes": 1, "m/head/no": 1}
     assert {path: m["nodes"] for path, m in modules.items()} == nodes
-    # two modules read the weight, so it belongs to their parent; no node reads the pair
+    # Two modules read the weight w, so w belongs to their parent. No node reads the pair, so the
+    # pair belongs to the root.
     nbytes = {path: m["bytes"] for path, m in modules.items() if m["bytes"]}
     assert nbytes == {"": 64 * 64 * 4 + 8, "m": 64 * 64 * 4}
     assert modules[""]["work"] == pytest.approx(1)
-    # both have one product of the same size; their other nodes have little or no work
+    # both modules have one product of the same size; their other nodes have little or no work
     assert modules["m/layers.0/fc"]["work"] == pytest.approx(modules["m/head"]["work"])
-    assert 0 < modules["m"]["work"] < 1  # the remaining work is that of the branch
+    assert 0 < modules["m"]["work"] < 1  # the If has the work of its branch
 
 
 def test_module_totals_of_a_real_model(run, swin):

@@ -1,4 +1,4 @@
-"""Test `ProcessState`, and that no other module owns state of the process."""
+"""Test `ProcessState` and `ProcessLocal`, and that no other modules own state of the process."""
 
 import ast
 import os
@@ -250,7 +250,7 @@ REGISTRIES = {
     ("ops/definition.py", "_loaders"),
     ("support/memory.py", "trims"),
 }
-"""Tables that modules and packages fill when they are imported."""
+"""Module variables that other modules fill with definitions and functions."""
 
 STATEFUL = {
     "Lock",
@@ -283,12 +283,15 @@ STATEFUL = {
     "open",
     "finalize",
 }
-"""Classes and functions that create locks, threads, processes, files, and tables that change."""
+"""Classes and functions that create locks, threads, processes, files and mutable tables."""
 
 LOCKS = {"threading.Lock", "threading.RLock", "functools.cached_property"}
 
 USING_LOCKS = {"support/forks.py", "support/system/files.py"}
-"""Modules that use Python's locks. The second one does so on Windows only, which has no forks."""
+"""Modules that use Python's locks.
+
+The second module uses a lock only on Windows, which has no forks.
+"""
 
 RESETTING = {
     "support/forks.py",
@@ -304,7 +307,7 @@ COMPARING_PROCESS_IDS = {
     "runtime/sessions/handle.py",
     "runtime/sessions/session.py",
 }
-"""Modules that compare process IDs: contexts and bindings belong to their process."""
+"""Modules that compare process IDs, because contexts and bindings belong to one process."""
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
@@ -335,7 +338,7 @@ def is_empty_table(value: ast.expr) -> bool:
 
 
 def test_modules_have_no_state_of_the_process():
-    """Only `forks` and `process_state` own such state."""
+    """Only the modules in `OWNERS` own such state. The tables in `REGISTRIES` are exceptions."""
     stateful = set()
     for path, tree in modules():
         if path in OWNERS:
@@ -350,7 +353,10 @@ def test_modules_have_no_state_of_the_process():
 
 
 def test_locks_can_be_used_after_forks():
-    """Other modules use `forks.Lock`: copies of Python's locks in a child may be locked."""
+    """Modules use `forks.Lock`, because the copy of a Python lock may be locked in a child.
+
+    The modules in `USING_LOCKS` are exceptions.
+    """
     uses = []
     for path, tree in modules():
         for node in ast.walk(tree) if path not in USING_LOCKS else ():

@@ -148,7 +148,7 @@ def test_container_runs_as_the_current_user(engine, clean_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     assert options() == (MEMORY, "--user=1000:1001")
     engine.does(security="[name=seccomp,profile=builtin name=rootless]")
-    assert options() == (MEMORY, "--user=0:0")  # a rootless docker maps root to its user
+    assert options() == (MEMORY, "--user=0:0")  # rootless docker maps the current user to root
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert options() == (MEMORY, "--user=0:1001")
     engine.path.unlink()
@@ -290,5 +290,5 @@ def test_missing_binary_is_reported(tmp_path):
 
 def test_flags_in_the_environment_are_ignored(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNX_MLIR_FLAGS", "--enable-fast-math")
-    with pytest.raises(CompileError, match="exit code 6"):  # 13 for such flags
+    with pytest.raises(CompileError, match="exit code 6"):  # 13 if the variable is set
         OnnxMlir().compile(b"no model", tmp_path / "k", seconds=PATIENCE)

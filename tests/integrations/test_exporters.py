@@ -1,4 +1,7 @@
-"""Test models of exporters, in memory if the exporter supports this."""
+"""Test that onnxfold optimizes the models of exporters.
+
+Models are optimized in memory if the exporter can return a model in memory.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -102,7 +105,7 @@ def test_squeeze_of_torchscript(layer: str, tmp_path: Path):
 
 
 def test_optimum(tmp_path: Path):
-    """optimum exports a transformers model to a folder of files, which are optimized in place."""
+    """optimum exports a transformers model to a folder, and onnxfold replaces the model file."""
     transformers = pytest.importorskip("transformers")
     export = pytest.importorskip("optimum.exporters.onnx").onnx_export_from_model
     config = transformers.BertConfig(
@@ -220,7 +223,7 @@ def test_keras(network: Callable[[ModuleType], Any]):
     ("name", "most"), [("EfficientNetB0", (18, 1)), ("MobileNetV3Small", (21, 3))]
 )
 def test_transposes_of_keras(name: str, most: tuple[int, int]):
-    """tf2onnx leaves a `Transpose` before each reduction, and exact rules do not remove it."""
+    """tf2onnx leaves a `Transpose` before each reduction. Only level 2 removes these nodes."""
     keras = pytest.importorskip("keras")
     tensorflow = pytest.importorskip("tensorflow")
     from_keras = pytest.importorskip("tf2onnx").convert.from_keras

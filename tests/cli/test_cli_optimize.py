@@ -145,7 +145,7 @@ g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}, float two = {2
 
 @pytest.fixture
 def long(tmp_path):
-    """Return a model that requires rows of at least 64 numbers."""
+    """Return the path of a model that requires rows of at least 64 numbers."""
     return saved(LONG, tmp_path / "long.onnx")
 
 

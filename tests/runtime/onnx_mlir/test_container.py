@@ -1,4 +1,4 @@
-"""Test containers of real engines, with a stub of the compiler in a new image."""
+"""Test containers of docker and podman, with a stub of the compiler in a new image."""
 
 import io
 import os
@@ -127,7 +127,7 @@ def asked(*command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[byte
 
 
 def made_image(engine: str, name: str) -> str:
-    """Import the image into an engine, and return the path of the engine.
+    """Import an image with the stub into an engine, and return the path of the engine.
 
     Raises:
         NoEngineError: The engine is not installed, or does not run the image.
@@ -153,7 +153,11 @@ def containers(engine: str, image: str) -> list[str]:
 
 
 def _file_system(name: str) -> bytes:
-    """Return a tar archive with a statically linked shell and the stub."""
+    """Return a tar archive with the stub, busybox, and links to programs in busybox.
+
+    Raises:
+        NoEngineError: busybox is not installed.
+    """
     shell = shutil.which("busybox")
     if shell is None:
         raise NoEngineError("busybox is not installed; install the package busybox-static")

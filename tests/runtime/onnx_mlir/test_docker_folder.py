@@ -1,6 +1,6 @@
 """Test that the files in docker/ match each other, the project and the backend.
 
-The tests do not build the image, which requires a container engine.
+The tests do not build the image, because this requires a container engine.
 """
 
 import re
@@ -51,7 +51,7 @@ def test_readme_shows_the_command_line(tmp_path):
     arguments = commands.arguments(commands.flags(), "--EmitLib", "NAME", folder, "NAME")
     words = container.command(folder, arguments, "onnxfold-RANDOM")
     made = [word.replace("/DIR", "DIR") for word in words]
-    # other machines and older CPUs have no such options
+    # the command lines of other machines and older CPUs lack these options
     target = {w for w in shown if w.startswith(("--march", "--mcpu"))} - set(made)
     assert [w for w in shown if w not in target] == made
 

@@ -42,13 +42,16 @@ def entries(cache: Path) -> list[Path]:
 
 
 def state(cache: Path) -> dict[str, tuple[int, int]]:
-    """Return the inodes and change times of cached files, which change if a file is rewritten."""
+    """Return the inode and change time of each cached file. Both change if a file is replaced."""
     found = [path for entry in entries(cache) for path in entry.iterdir()]
     return {str(path): (path.stat().st_ino, path.stat().st_ctime_ns) for path in found}
 
 
 def product(seed: int = 0, *, external: str | None = None) -> onnx.ModelProto:
-    """Return the model y = x @ transpose(w) + (1 + 2), with a weight of 64 KiB."""
+    """Return the model y = x @ transpose(w) + (1 + 2), with a weight of 64 KiB.
+
+    `external` is the location of the weight as external data; None for a weight in the model.
+    """
     model = parse(
         """g (float[n, 128] x) => (float[n, 128] y) <float one = {1}, float two = {2}>
         { t = Transpose(w) m = MatMul(x, t) s = Add(one, two) y = Add(m, s) }""",
@@ -303,7 +306,7 @@ def test_models_larger_than_the_bound_are_not_cached(
 def test_models_that_grow_beyond_the_bound_are_not_cached(
     tmp_path: Path, cache, monkeypatch
 ) -> None:
-    """onnxruntime folds the ConstantOfShape, so the optimized model exceeds the bound."""
+    """onnxruntime folds the ConstantOfShape, so the model that it writes exceeds the bound."""
     text = """g (float[n, 128] x) => (float[n, 128] y) <int64[2] sizes = {128, 128}>
         { w = ConstantOfShape (sizes) y = MatMul(x, w) }"""
     path = saved(text, tmp_path / "m.onnx")
@@ -444,7 +447,7 @@ def _entry(name: str, value: str = "1"):
     return lambda options: options.add_session_config_entry(name, value)
 
 
-# Functions that set an option, by its name.
+# Functions that set an option. A name in this table begins with the name of the option or entry.
 OPTIONS = {
     "add_initializer of a weight": _initializer("w", 8, 8),
     "add_initializer of a constant result": _initializer("k", 8, 8),
@@ -489,7 +492,7 @@ OPTIONS = {
     "add_session_config_entry of no known entry": _entry("session.no_such_entry"),
     "strict_shape_type_inference": _entry("session.strict_shape_type_inference"),
 }
-# Methods that only read, and options that the tests of files and of custom ops cover.
+# Methods that only read, and options that other tests cover.
 OTHERS = {"has_providers", "get_session_config_entry", "register_custom_ops_library"}
 OTHERS |= {"enable_profiling", "profile_file_prefix", "optimized_model_filepath"}
 
@@ -501,7 +504,10 @@ def test_every_option_is_tested() -> None:
 
 
 def outcome(kind, path: Path, give) -> object:
-    """Return the input shape and results of a session with an option, or the class of its error."""
+    """Return the input shape and the results of a session with an option.
+
+    If the session cannot be opened, return the class of the error.
+    """
     options = ort.SessionOptions()
     alive = give(options)
     try:
@@ -608,7 +614,7 @@ def test_models_with_other_files_are_opened_unchanged(path: Path, tmp_path: Path
 
 
 def test_other_providers(path: Path, cache: Path) -> None:
-    """onnxruntime does not optimize cached models for providers that may compile nodes."""
+    """If a provider may compile nodes, the cached model has no optimizations of onnxruntime."""
     options = ort.SessionOptions()
     (device,) = [d for d in ort.get_ep_devices() if d.ep_name in CPU][:1]
     options.add_provider_for_devices([device], {})

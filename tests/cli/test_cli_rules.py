@@ -18,7 +18,7 @@ TABLE = """max_of_relu
 
 @pytest.fixture
 def check(run, tmp_path):
-    """Run ``rules check`` on the rule with the given conditions."""
+    """Return a function that runs ``rules check`` on `RULES` with conditions and a table."""
 
     def check_(conditions, table=TABLE):
         path = tmp_path / "own.py"

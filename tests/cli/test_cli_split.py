@@ -79,7 +79,7 @@ def test_failed_strict_compilation_keeps_the_old_bundle(run, model, tmp_path, mo
     assert run(*arguments, "states", *strict).code == 0
     before = contents(tmp_path / "out")
     proto = onnx.load(model)
-    proto.graph.node[1].op_type = "Tanh"  # the double does not compile Tanh
+    proto.graph.node[1].op_type = "Tanh"  # the double of the compiler rejects Tanh
     onnx.save(proto, model)
     result = run(*arguments, "states", "--runtime-const", "gain", *strict)
     assert result.code == 2

@@ -17,7 +17,10 @@ printf '%s\\n' "${COMPREPLY[@]}" $files
 
 @pytest.fixture
 def complete(tmp_path):
-    """Return a function that completes the last word in a shell, in a folder with models."""
+    """Return a function that returns the completions of a command's last word in a shell.
+
+    The current folder has two models. The function skips the test if the shell is not installed.
+    """
     for name in ("model.onnx", "other.onnx"):
         (tmp_path / name).touch()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -58,7 +61,7 @@ def test_names_of_rules_and_options(complete, shell):
     assert "activations" in complete(shell, "onnxfold", "optimize", "--disable", "act")
     assert complete(shell, "onnxfold", "optimize", "--target", "o") == {"onnxruntime"}
     assert complete(shell, "onnxfold", "batch", "--passes", "dead") == {"dead-code"}
-    if shell == "bash":  # click's script for fish ends each word at its first comma
+    if shell == "bash":  # click's script for fish cuts completions at the first comma
         both = complete(shell, "onnxfold", "optimize", "--passes", "simplify,dead")
         assert both == {"simplify,dead-code"}
     assert complete(shell, "onnxfold", "split", "--backend", "i") == {"iree"}

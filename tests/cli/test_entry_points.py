@@ -60,7 +60,7 @@ MODEL = "g (float[2] x) => (float[2] y) { h = Hardmax (x) y = Hardmax (h) }"
 
 
 def install(folder: Path, module: str = MODULE) -> Path:
-    """Install a package with one module into a folder, with the metadata that pip writes."""
+    """Install a package with one module and metadata like pip, and return the folder to import."""
     site = folder / "site"
     info = site / "onnxfold_stranger-1.0.dist-info"
     info.mkdir(parents=True)
@@ -71,7 +71,7 @@ def install(folder: Path, module: str = MODULE) -> Path:
 
 
 def onnxfold(site: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process with the folder on its path."""
+    """Run ``onnxfold`` in a process that can import the modules in ``site``."""
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "onnxfold", *map(str, arguments)],

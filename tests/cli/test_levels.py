@@ -41,7 +41,7 @@ def test_level_0_folds_constants_only(run, model, tmp_path):
 
 
 def test_level_1_keeps_every_bit(run, model, tmp_path):
-    """x + 0.0 changes -0.0 to 0.0, so level 1 keeps it and reports the rule of level 2."""
+    """x + 0.0 changes -0.0 to 0.0, so level 1 keeps the Add and reports the rule of level 2."""
     result = run("optimize", model, "-o", tmp_path / "o.onnx", "--json", "--advise")
     assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
     document = json.loads(result.out)
@@ -77,7 +77,7 @@ OVERLAPPING = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
 
 
 def test_withheld_rules_are_those_that_level_2_applies(tmp_path):
-    """Several rules match the same nodes; some matches cannot be applied."""
+    """In `OVERLAPPING`, several rules match the same nodes. Some matches cannot be applied."""
     root = Path(__file__).parents[2]
     overlapping = saved(OVERLAPPING, tmp_path / "m.onnx", 17)
     for model in (*root.glob("models/*.onnx"), *root.glob("models/lora/*.onnx"), overlapping):

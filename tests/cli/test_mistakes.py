@@ -1,4 +1,4 @@
-"""Test that typical mistakes print one line, have exit code 2, and write no file."""
+"""Test that commands with typical mistakes print one line, exit with 2, and write no file."""
 
 import os
 import re
@@ -68,7 +68,7 @@ def _model(node: str) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """Return a folder with a model and the files of the mistakes."""
+    """Return a folder with valid models and the files that the commands in mistakes.txt read."""
     folder = tmp_path_factory.mktemp("mistakes")
     shutil.copy(MODELS / "t5-decoder.onnx", folder / "model.onnx")
     shutil.copy(MODELS / "swin.onnx", folder / "other.onnx")
@@ -100,7 +100,7 @@ def _content(folder: Path) -> dict[str, int]:
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("command", "message"), MISTAKES)
 def test_mistakes_print_one_line(run, files, monkeypatch, command, message):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # for files with rules
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of files with rules
     monkeypatch.chdir(files)
     before = _content(files)
     names = set(os.listdir(files))

@@ -1,4 +1,4 @@
-"""Test how the process of a command ends, the files that it leaves, and its imports."""
+"""Test the process of a command: signals, streams, garbage collection and imported modules."""
 
 import gc
 import os
@@ -19,7 +19,10 @@ SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP"]
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
-    """Return a model with 256 MB of transposed weights, which take time to write."""
+    """Return the path of a model with 256 MiB of transposed weights.
+
+    Writing the result takes long enough to send a signal in the meantime.
+    """
     weight = np.arange(2048 * 2048, dtype=np.float32).reshape(2048, 2048)
     outputs = ", ".join(f"float[2048, 2048] y{i}" for i in range(16))
     nodes = " ".join(f"y{i} = Transpose(w{i})" for i in range(16))
@@ -49,7 +52,7 @@ def test_signal_ends_the_command(slow, tmp_path, name, more) -> None:
     process.send_signal(number)
     process.send_signal(signal.SIGTERM)  # later signals have no effect
     error = process.communicate()[1]
-    first = number if process.returncode == 128 + number else signal.SIGTERM  # the order may change
+    first = number if process.returncode == 128 + number else signal.SIGTERM  # may arrive first
     reason = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
     assert (process.returncode, error) == (128 + first, f"onnxfold: error: {reason}\n")
     assert os.listdir(tmp_path) == []
@@ -75,7 +78,7 @@ def test_ignored_signals_remain_ignored(slow, tmp_path) -> None:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_may_be_closed(tiny, tmp_path, closed) -> None:
-    """Some supervisors close the streams; opened files must not reuse their descriptors."""
+    """Some supervisors close the streams. Opened files must not reuse the streams' descriptors."""
     command = f'"{sys.executable}" -m onnxfold optimize "{tiny}" -o out.onnx --check 1 {closed}'
     assert subprocess.run(command, shell=True, cwd=tmp_path, check=False).returncode == 0
     assert storage.load(tmp_path / "out.onnx")
@@ -101,7 +104,8 @@ def test_handlers_of_the_caller_are_kept(run, tiny, tmp_path) -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-# Runs in a separate process and counts the garbage collections after the model is loaded.
+# The script counts the garbage collections in its process after the model is loaded. It prints the
+# number, and whether more than 10,000 objects are frozen.
 COUNT = """
 import atexit, gc, sys
 
@@ -145,7 +149,7 @@ HEAVY = ["numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes", "sympy", "rich"
 
 
 def loaded_after(code: str, *args: object) -> set[str]:
-    """Return the modules that a new process has loaded after the code."""
+    """Run code in a new process, and return the names of the modules that are then loaded."""
     report = "import sys; print('modules:', *sys.modules)"
     printed = python("-c", f"{code}\n{report}", *args)
     return set(printed.split("modules: ")[1].split())

@@ -14,6 +14,6 @@ from equal weights (:mod:`.branch_models`), or contain constants that are expand
 (:mod:`.broadcast_models`).
 
 Every model is optimized in several ways and run with several sizes of its dims
-(:mod:`.graph_check`). It can also be split (:mod:`.split_check`). A child process does this
-(`tests.case_driver`). Failing models are reduced (:mod:`.graph_runs`).
+(:mod:`.graph_check`). A model can also be split (:mod:`.split_check`). A child process runs the
+checks (`tests.case_driver`). Failing models are reduced (:mod:`.graph_runs`).
 """

@@ -1,4 +1,4 @@
-"""Build a graph from nodes that onnxruntime accepts for the values of their operands."""
+"""Build a graph from nodes that onnxruntime runs successfully with samples of their operands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ class Builder:
         self.write_constant: Callable[[Builder, Array, int], Value] | None = None
 
     def schema(self, op_type: str) -> defs.OpSchema:
-        """Return the schema of an op at the opset."""
+        """Return the schema of an op at the opset.
+
+        Raises:
+            Refused: The opset has no such op.
+        """
         try:
             return defs.get_schema(op_type, self.opset, "")
         except defs.SchemaError as error:
@@ -71,7 +75,7 @@ class Builder:
         return int(self.rng.integers(low, high + 1))
 
     def name(self, name_hint: str = "v") -> str:
-        """Return an unused name, sometimes one that optimizers generate."""
+        """Return an unused name. Some models also have unusual names or names of optimizers."""
         for _ in range(20):
             if not self.odd_names or self.chance(0.4):
                 name = f"{name_hint}{len(self.taken)}"
@@ -113,7 +117,7 @@ class Builder:
         )
 
     def node_name(self) -> str:
-        """Return a unique name or none. onnxruntime rejects duplicate names of nodes."""
+        """Return an unused name or "", because onnxruntime rejects duplicate names of nodes."""
         name = str(self.choose(["", "", "n", f"n{len(self.node_names)}", "c0", "fold", "r0_0"]))
         if name in self.node_names:
             return ""
@@ -121,7 +125,7 @@ class Builder:
         return name
 
     def dim(self, size: int | None = None) -> Dim:
-        """Return a dim with the same size for all feeds, or a random, sometimes symbolic dim."""
+        """Return a static dim of a size. Without a size, the dim is random and may be symbolic."""
         if size is None:
             if self.chance(0.3):
                 return self.choose(list(self.symbols))
@@ -141,7 +145,18 @@ class Builder:
         make: Callable[[tuple[int, ...]], Array] | None = None,
         constant: bool | None = None,
     ) -> Value:
-        """Return a new input or constant. ``make`` returns its elements for a shape."""
+        """Return a new input or a new constant.
+
+        Args:
+            elem: The element type. A packed type requires a constant.
+            dims: The dims, or None for random dims.
+            make: Returns the elements for a shape, or None for random elements.
+            constant: Whether the value is a constant, or None for a random choice. The choice is
+                an input if a dim is symbolic, and a constant if it is static and in a function.
+
+        Raises:
+            Refused: A dim of a constant or in a function is symbolic, or the value is too large.
+        """
         dims = list(self.some_dims() if dims is None else dims)
         fixed = all(len(set(d)) == 1 for d in dims)
         inside = self.scope.in_function
@@ -161,7 +176,15 @@ class Builder:
         return self.input(elem, dims, make)
 
     def constant(self, array: Any, elem: int | None = None) -> Value:
-        """Return a constant in a random representation."""
+        """Return a constant in a random representation.
+
+        Args:
+            array: The elements.
+            elem: The element type, or None to derive it from the dtype of the array.
+
+        Raises:
+            Refused: The array has more than `MOST_ELEMENTS` elements.
+        """
         array = np.asarray(array)
         if elem is None:
             elem = helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -207,7 +230,7 @@ class Builder:
         return value
 
     def override(self, value: Value) -> None:
-        """Make an initializer of the main graph an input with a default. Some feeds override it."""
+        """Make an initializer of the main graph an input, too. Some feeds override its elements."""
         self.inputs.append(helper.make_tensor_value_info(value.name, value.elem, value.shape))
         value.constant = False
         value.tensor = None
@@ -235,7 +258,19 @@ class Builder:
         fresh: float | None = None,
         dims: Callable[[], list[Dim]] | None = None,
     ) -> Value:
-        """Return a visible value that satisfies the arguments, or a new leaf."""
+        """Return a visible tensor that satisfies the arguments, or a new leaf.
+
+        Args:
+            elems: The allowed element types. The repetition of a type makes it more likely.
+            rank: The rank or its inclusive bounds. None means at most 5.
+            where: A condition on the tensor, or None.
+            fresh: Share of new leaves, even if a visible tensor is suitable. None means the share
+                of this builder.
+            dims: Returns the dims of a new leaf, or None for random dims.
+
+        Raises:
+            Refused: The new leaf does not satisfy the condition, or cannot be created.
+        """
         low, high = (0, 5) if rank is None else (rank, rank) if isinstance(rank, int) else rank
         fresh = self.fresh_share if fresh is None else fresh
         if not self.chance(fresh):
@@ -257,7 +292,10 @@ class Builder:
         return made
 
     def like(self, value: Value, elem: int | None = None, fresh: float = 0.5) -> Value:
-        """Return a value with the same dims."""
+        """Return a visible value or a new leaf with the same dims as another value.
+
+        The element type is ``elem``, or the type of the other value if ``elem`` is None.
+        """
         elem = value.elem if elem is None else elem
         dims = value.dims
         if not self.chance(fresh):
@@ -267,7 +305,10 @@ class Builder:
         return self.leaf(elem, dims, constant=None)
 
     def broadcast(self, value: Value, elem: int | None = None, fresh: float = 0.5) -> Value:
-        """Return a value whose dims broadcast with those of another value."""
+        """Return a visible value or a new leaf that broadcasts with another value.
+
+        The element type is ``elem``, or the type of the other value if ``elem`` is None.
+        """
         elem = value.elem if elem is None else elem
         dims = value.dims
         if not self.chance(fresh):
@@ -305,8 +346,17 @@ class Builder:
     ) -> list[Value]:
         """Add a node and return its outputs except the omitted ones.
 
+        Args:
+            op_type: The op.
+            inputs: The operands. None stands for an omitted operand.
+            outputs: The number of outputs, or whether each output is present.
+            domain: The domain of the op.
+            references: Attributes of the node that refer to attributes of a function, by name.
+            attributes: The attributes. Those with the value None are omitted.
+
         Raises:
-            Refused: onnxruntime rejects the node, or a result is too large.
+            Refused: An attribute is invalid, `attempt` refuses the node, or an output has a type
+                that the opset does not allow.
         """
         if domain and domain not in self.domains:
             self.domains[domain] = 1
@@ -327,7 +377,7 @@ class Builder:
         results = self.attempt([node], read, [o for o in node.output if o])
         formals = [] if domain else self.schema(op_type).outputs
         for k, (elem, kind, _) in zip(np.flatnonzero(present), results, strict=True):
-            # onnxruntime's Cast returns types that no other op of the opset accepts
+            # onnxruntime's Cast supports types that the opset does not allow
             types = formals[min(k, len(formals) - 1)].types if formals else ()
             if types and kind == "tensor" and elem not in map(elem_of, types):
                 raise Refused("no such type at this opset")
@@ -370,7 +420,20 @@ class Builder:
     def attempt(
         self, nodes: Sequence[onnx.NodeProto], read: Sequence[Value], outputs: Sequence[str]
     ) -> list[tuple[int, str, list[Any]]]:
-        """Run nodes alone and return the element type, kind and samples of each output."""
+        """Run nodes alone and return the element type, kind and samples of each output.
+
+        If the nodes fail for a feed other than the first, the feed is sometimes removed from
+        ``live``. Its samples are None.
+
+        Args:
+            nodes: The nodes.
+            read: The values that the nodes read.
+            outputs: The names of the outputs.
+
+        Raises:
+            Refused: onnxruntime rejects the nodes or fails, or an output is too large, is not a
+                dense tensor or a sequence, or has a rank that differs between feeds.
+        """
         graph = onnx.GraphProto(name="one")
         feeds: list[dict[str, Any]] = [{} for _ in range(FEEDS)]
         seen = set()

@@ -1,7 +1,7 @@
 """Add an op and choose its operands and attributes.
 
 ``Call(b, "Gemm").make()`` adds a Gemm. A function that is registered for the op with ``@fills``
-chooses the operands and attributes. Those of other ops follow from the schema.
+chooses the operands and attributes. For an op without such a function, `by_schema` chooses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILLERS: dict[str, Callable[[Call], list[Value]]] = {}
 
 
 def fills(*op_types: str) -> Callable[[Any], Any]:
-    """Register a function that adds these ops."""
+    """Return a decorator that registers a function as the one that adds these ops."""
 
     def register(function: Any) -> Any:
         FILLERS.update(dict.fromkeys(op_types, function))
@@ -67,7 +67,7 @@ class Call:
         return FILLERS.get(self.op_type, by_schema)(self)
 
     def allows(self, index: int) -> list[int]:
-        """Return the element types that the schema allows for an operand."""
+        """Return the element types of `ALL` that the schema allows for an operand."""
         inputs = self.schema.inputs
         formal = inputs[min(index, len(inputs) - 1)]
         return [e for e in (elem_of(t) for t in sorted(formal.types)) if e in ALL]
@@ -95,6 +95,11 @@ class Call:
         make: Callable[[tuple[int, ...]], Array] | None = None,
         constant: bool | None = None,
     ) -> Value:
+        """Return an operand with the given element type and dims.
+
+        The operand is a visible value or a new leaf. If the call has a fixed first operand, return
+        this operand for the index 0. In a function, symbolic dims have the sizes of the first feed.
+        """
         b = self.b
         if index == 0 and self.first is not None:
             return self.first
@@ -121,7 +126,11 @@ class Call:
         return self.fixed(index, elem, [], lambda s: np.full(s, number, dtype_of(elem)))
 
     def attribute(self, name: str, values: Sequence[Any], share: float = 0.6) -> Any:
-        """Return the fixed value of an attribute, one of ``values``, or None for its default."""
+        """Return the value of an attribute, or None if the attribute has its default.
+
+        An attribute without a fixed value is set to one of ``values`` with the probability
+        ``share``. The default applies otherwise, and if the schema has no such attribute.
+        """
         if name in self.attributes:
             return self.attributes[name]
         if name not in self.schema.attributes or not self.b.chance(share):
@@ -130,11 +139,21 @@ class Call:
         return self.attributes[name]
 
     def axis(self, x: Value) -> int | None:
-        """Return the attribute ``axis`` of an op on ``x``, or None for its default."""
+        """Return the attribute ``axis`` of an op on ``x``, or None if it has its default."""
         return self.attribute("axis", list(range(-x.rank, x.rank)))
 
     def add(self, inputs: Sequence[Value | None], outputs: int | Sequence[bool] = 1) -> list[Value]:
-        """Add the node with the fixed and the chosen attributes."""
+        """Add the node with the fixed and the chosen attributes, and return its outputs.
+
+        In a function, some attributes refer to attributes of the function.
+
+        Args:
+            inputs: The operands. None stands for an omitted operand.
+            outputs: The number of outputs, or whether each output is present.
+
+        Raises:
+            Refused: The builder refuses the node.
+        """
         b = self.b
         attributes = {k: v for k, v in self.attributes.items() if v is not None}
         trimmed = list(inputs)
@@ -160,7 +179,12 @@ AXIS_NAMES = ("axis", "batch_axis", "time_axis", "split_axis")
 
 
 def by_schema(call: Call) -> list[Value]:
-    """Add an op with operands and attributes of the types that its schema allows."""
+    """Add an op with operands and attributes of the types that its schema allows.
+
+    Raises:
+        Refused: An operand or a required attribute has no supported type, or the builder refuses
+            the node.
+    """
     b = call.b
     formals = list(call.schema.inputs)
     option = defs.OpSchema.FormalParameterOption
@@ -200,7 +224,11 @@ def by_schema(call: Call) -> list[Value]:
 
 
 def fill_attributes(call: Call, first: Value | None) -> None:
-    """Choose the missing attributes: all required ones and some of the others."""
+    """Set the missing attributes at random: all required ones and some of the others.
+
+    Raises:
+        Refused: No value is known for a required attribute.
+    """
     rank = first.rank if first is not None and first.kind == "tensor" else 0
     for name, formal in sorted(call.schema.attributes.items()):
         if name in call.attributes or not (formal.required or call.b.chance(0.5)):
@@ -222,7 +250,7 @@ STRINGS: dict[tuple[str, str], list[str]] = {
 
 
 def random_attribute(b: Builder, op_type: str, name: str, kind: Any, rank: int) -> Any:
-    """Return a value for an attribute by its type and name, or None if none is known."""
+    """Return a random value that suits an attribute's type and name, or None if none is known."""
     types = defs.OpSchema.AttrType
     if kind == types.INT:
         if name in AXIS_NAMES:

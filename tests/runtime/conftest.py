@@ -20,7 +20,7 @@ def decoder() -> onnx.ModelProto:
 
 @pytest.fixture
 def adapter() -> onnx.ModelProto:
-    """Return a product of x with the sum of a weight and a low-rank update.
+    """Return a model of the product of x and a weight with a low-rank update.
 
     The two factors and the scale of the update are inputs.
     """

@@ -1,4 +1,4 @@
-"""Test that a run with a handle uses exactly its constants, and that outputs outlive the handle."""
+"""Test that runs with a handle use only the handle's constants, and that outputs outlive it."""
 
 import numpy as np
 import pytest

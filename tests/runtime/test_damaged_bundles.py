@@ -105,7 +105,7 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
 
 
 def verdict(phase: object, folder: str) -> str:
-    """Run a bundle with `auto` and with onnxruntime, and return the verdict. This is a task.
+    """Run a bundle with `auto` and with onnxruntime, and return the verdict. `Worker` calls this.
 
     Returns:
         "refused" if `auto` raises an error, or "onnxruntime" if onnxruntime replaces at least one

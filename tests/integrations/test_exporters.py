@@ -223,7 +223,7 @@ def test_keras(network: Callable[[ModuleType], Any]):
     ("name", "most"), [("EfficientNetB0", (18, 1)), ("MobileNetV3Small", (21, 3))]
 )
 def test_transposes_of_keras(name: str, most: tuple[int, int]):
-    """tf2onnx leaves a `Transpose` before each reduction. Only level 2 removes these nodes."""
+    """tf2onnx leaves a `Transpose` before each reduction. Only level 2 removes most of them."""
     keras = pytest.importorskip("keras")
     tensorflow = pytest.importorskip("tensorflow")
     from_keras = pytest.importorskip("tf2onnx").convert.from_keras

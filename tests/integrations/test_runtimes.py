@@ -38,7 +38,7 @@ def test_optimized_models_can_be_converted_to_the_ort_format(tmp_path: Path):
 
 
 def test_polygraphy(tmp_path: Path):
-    """Polygraphy finds no difference between the two models on onnxruntime."""
+    """Polygraphy finds no difference between the original and the optimized model."""
     pytest.importorskip("polygraphy")
     polygraphy = Path(sys.executable).with_name("polygraphy")
     onnxfold.optimize_file(

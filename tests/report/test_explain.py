@@ -1,4 +1,7 @@
-"""Test the inputs and random ops on which a node depends, and compare them with `Constness`."""
+"""Test that `why` returns the inputs and random ops on which a node depends.
+
+One test compares the inputs with the analysis of `Constness`.
+"""
 
 import pytest
 from model_table import ROOT, TEXTS, saved

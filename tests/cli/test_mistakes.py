@@ -100,7 +100,7 @@ def _content(folder: Path) -> dict[str, int]:
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("command", "message"), MISTAKES)
 def test_mistakes_print_one_line(run, files, monkeypatch, command, message):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of files with rules
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # rules are Python files
     monkeypatch.chdir(files)
     before = _content(files)
     names = set(os.listdir(files))

@@ -25,7 +25,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    """Yield the browser, and assert at the end that it reported no errors and no requests."""
+    """Yield the page, and assert after the test that it caused no errors and no requests."""
     browser.complaints.clear()
     browser.requests.clear()
     browser.look(1400, 900)
@@ -86,7 +86,7 @@ def test_search_finds_a_node_and_shows_its_details(page, tmp_path):
     text = details(page)
     words = ("layers.0/blocks.0/attention/q_proj/Transpose", "folded", "float32[24,24]", "perm")
     assert all(word in text for word in words), text
-    assert " to " in text.partition("weight")[2]  # the range of the weight
+    assert " to " in text.partition("weight")[2]  # the details contain the range of the weight
     address = page.run("location.hash")
     assert page.run("document.querySelectorAll('.drawing .hit').length") >= 1
     press(page, "Enter")
@@ -129,7 +129,7 @@ def test_the_drawing_is_saved_as_svg(page, tmp_path):
     assert {"pixel_values", "LayerNormalization", "Conv"} <= shown
     style = next(element.text for element in tree.iter() if element.tag.endswith("}style"))
     assert "rgb" in style or "#" in tree.getroot().get("style")
-    page.requests.clear()  # remove the download of the drawing
+    page.requests.clear()  # the download of the drawing is an expected request
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -19,7 +19,7 @@ def explained(text, node, rule=None, opset=17, **options):
 
 
 def failure(text, node, rule, **options):
-    """Return the only failure of a rule in the original model."""
+    """Return the only failure of a rule at a node of the original model."""
     (match,) = explained(text, node, rule, **options).rules
     assert match.rule == rule
     assert not match.before.applies

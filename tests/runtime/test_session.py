@@ -52,7 +52,7 @@ def session(bundle) -> Session:
 def open_session(bundle, **arguments):
     """Open a session that computes the bits of the original.
 
-    It has its own cache unless ``arguments`` contain a cache.
+    The session has its own cache unless ``arguments`` contain a cache.
     """
     return session_on(bundle, backend="onnxruntime", **arguments)
 

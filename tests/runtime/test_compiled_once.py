@@ -17,7 +17,7 @@ def layers(count: int = LAYERS, width: int = 32, *, seed: int = 0) -> onnx.Model
     lines = []
     weights = {}
     for k in range(count):
-        # The order of the two names differs between the first two layers and the next two.
+        # The alphabetical order of w and b is different in layers 0 and 1 and in layers 2 and 3.
         weights[f"{'dcba'[k % 4]}w{k}"] = random(width, width, seed=seed + 10 * k)
         weights[f"{'abcd'[k % 4]}b{k}"] = random(width, seed=seed + 10 * k + 1)
         w, b = list(weights)[-2:]

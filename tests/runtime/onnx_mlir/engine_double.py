@@ -3,7 +3,7 @@
 The environment variable ``ENGINE_DOUBLE`` is the path of a folder. Its file ``engine.json``
 contains the images of the double, and the behavior of its commands. The double appends its
 arguments to ``calls.jsonl``. For a run, it writes the names of its environment variables to
-``environment.json``. It rejects arguments with paths outside of the mounted folder.
+``environment.json``. A run fails if an argument is a path outside of the mounted folder.
 """
 
 import csv

@@ -58,7 +58,7 @@ def test_a_full_disk_is_a_reason_not_to_compile():
 @needs_iree
 @pytest.mark.parametrize("free", [0, 8 << 10, 200 << 10, 1800 << 10])
 def test_a_full_folder_of_temporary_files_is_the_reason(small, free, tmp_path, monkeypatch):
-    """The compiler cannot print the error, whose text is also written to a temporary file."""
+    """The compiler cannot print the error, because the output is written to the full folder."""
     (small / "fill").write_bytes(bytes((6 << 20) - free))
     monkeypatch.setattr(tempfile, "tempdir", str(small))
     model = parse("three components", w=random(640, 640))

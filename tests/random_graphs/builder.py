@@ -151,11 +151,11 @@ class Builder:
             elem: The element type. A packed type requires a constant.
             dims: The dims, or None for random dims.
             make: Returns the elements for a shape, or None for random elements.
-            constant: Whether the value is a constant, or None for a random choice. The choice is
-                an input if a dim is symbolic, and a constant if it is static and in a function.
+            constant: Whether the value is a constant, or None for a random choice. None results in
+                an input if a dim is symbolic, and in a constant if a function needs the value.
 
         Raises:
-            Refused: A dim of a constant or in a function is symbolic, or the value is too large.
+            Refused: A constant or a value in a function has a symbolic dim, or is too large.
         """
         dims = list(self.some_dims() if dims is None else dims)
         fixed = all(len(set(d)) == 1 for d in dims)
@@ -423,7 +423,7 @@ class Builder:
         """Run nodes alone and return the element type, kind and samples of each output.
 
         If the nodes fail for a feed other than the first, the feed is sometimes removed from
-        ``live``. Its samples are None.
+        ``live``. The samples of this feed are None.
 
         Args:
             nodes: The nodes.

@@ -18,7 +18,7 @@ from .generate import Case, Discarded
 from .graph_check import NotComparable, Original, check, check_variant, ops_of
 
 _TASKS = __name__
-_SECONDS = 120  # limit of each phase, because mutants can be whole models
+_SECONDS = 120  # limit of the wall-clock time of each phase, because mutants can be whole models
 
 
 def run(
@@ -29,7 +29,18 @@ def run(
     seconds_to_shrink: float = 40.0,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Check the graphs of all seeds and reduce those that fail."""
+    """Check the models of all seeds, and reduce a model for each failure.
+
+    Args:
+        seeds: The seeds.
+        variants: The names of the variants to check, see `check_variant`.
+        make: The generator, see `generated`.
+        seconds_to_shrink: Limit of the time to reduce one model in seconds. 0 means no reduction.
+        show: Is called with a text for the first failure of each class, and with the progress.
+
+    Returns:
+        The results, with failures grouped by class.
+    """
     helper = Worker(_TASKS)
     try:
         return drive(
@@ -47,7 +58,10 @@ def run(
 def _classify(
     make: tuple[str, ...], seed: int, failure: Failure, seconds: float, helper: Worker
 ) -> tuple[str, str]:
-    """Return the class of a failure and the reduced model as text."""
+    """Return the class of a failure and the reduced model with its feed as text.
+
+    The text is empty if ``seconds`` is 0 or if the failure cannot be reproduced.
+    """
     key = f"{failure.variant} {failure.kind} {failure.place}"
     if not seconds:
         return key, ""
@@ -94,8 +108,12 @@ def generated(make: tuple[str, ...], seed: int) -> Case:
     """Return the case of a seed.
 
     Args:
-        make: A module of this package and the arguments of its ``generate`` after the seed.
+        make: The name of a module of this package, and the arguments after the seed of the
+            function ``generate`` in this module.
         seed: The seed.
+
+    Raises:
+        Discarded: The seed yields no model.
     """
     module, *arguments = make
     return importlib.import_module(f".{module}", __package__).generate(seed, *arguments)
@@ -126,7 +144,10 @@ def make_model(
 def check_model(
     phase: Phase, model: bytes, feeds: list[dict[str, Any]], random: list[str], variant: str
 ) -> Failure | None:
-    """Return the failure of one variant of a model, or None, also if the original does not run."""
+    """Return the failure of one variant of a model.
+
+    None means that there is no failure or that the original is not comparable.
+    """
     phase("original")
     try:
         original = Original(onnx.ModelProto.FromString(model), feeds, random)
@@ -136,6 +157,7 @@ def check_model(
 
 
 def values_of(phase: Phase, model: bytes, feeds: dict[str, Any]) -> dict[str, Any]:
+    """Return the outputs of a model by name, or an empty dictionary if the model does not run."""
     phase("original")
     try:
         reference = Reference(model)

@@ -1,7 +1,7 @@
 """Generate random models whose branches compute equal values from equal weights.
 
-Graphs of a model repeat node names, and some conditions are constant. Nodes of branches therefore
-move to graphs that already contain their names.
+Node names repeat in different graphs of a model, and some conditions are constant. If an optimizer
+replaces an If by the nodes of a branch, the outer graph already contains the names of these nodes.
 """
 
 import random
@@ -19,10 +19,9 @@ _SHARE_OF_NAMED_NODES = 0.8
 
 
 class Maker:
-    """Generator of one model.
+    """Generator of one model, in which many nodes compute equal values.
 
-    All matrices have one size, and the model has two weights and few kinds of ops. Many nodes
-    therefore compute equal values.
+    The constant matrices all have the same size. Few kinds of ops compute them from two weights.
 
     Args:
         rng: Source of the random choices.
@@ -73,7 +72,10 @@ class Maker:
         nodes: list[onnx.NodeProto],
         tensors: list[onnx.TensorProto] | None,
     ) -> str:
-        """Add a weight, or a constant computed from other constants, and return its name."""
+        """Add a copy of a weight, or a matrix computed from other constants, and return its name.
+
+        The copy is an initializer in ``tensors``, or a Constant if ``tensors`` is None.
+        """
 
         def add(op: str, inputs: Iterable[str], **attributes: object) -> str:
             nodes.append(helper.make_node(op, inputs, [self._name()], **attributes))
@@ -100,7 +102,7 @@ class Maker:
 
     def _if(self, depth: int, constants: list[str], values: list[str]) -> onnx.NodeProto:
         then, other = (self._branch(depth, [*constants], [*values]) for _ in range(2))
-        if self._rng.random() < 0.2:  # one branch only returns a value
+        if self._rng.random() < 0.2:  # one of the branches contains only an Identity
             name = self._name()
             nodes = [helper.make_node("Identity", [values[-1]], [name])]
             other = helper.make_graph(nodes, self._name(), [], [_info(name, None)])
@@ -146,7 +148,7 @@ def generate(seed: int) -> Case:
     maker = Maker(random.Random(seed))
     x = random_matrix(seed, 2, maker.size)
     model = maker.model()
-    # A separate generator keeps the choices of `Maker` for a seed.
+    # A second source of random choices, which does not depend on the number of choices of `Maker`.
     rng = random.Random(f"names {seed}")
     roots: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
     for root in roots:
@@ -158,7 +160,7 @@ def generate(seed: int) -> Case:
 def _make_conditions_constant(
     root: onnx.GraphProto | onnx.FunctionProto, rng: random.Random
 ) -> None:
-    """Replace some conditions in a graph or a function by constants."""
+    """Replace some conditions in a graph or a function and in its subgraphs by constants."""
     conditions = []
     for graph in _graphs_in(root):
         conditions += [node.input for node in graph.node if node.op_type == "If"]
@@ -174,7 +176,7 @@ def _make_conditions_constant(
 
 
 def _number_nodes(root: onnx.GraphProto | onnx.FunctionProto, rng: random.Random) -> None:
-    """Number the nodes of each graph, as some exporters do. Some nodes have no names."""
+    """Give most nodes names with their index in their graph, as some exporters do."""
     for graph in _graphs_in(root):
         for number, node in enumerate(graph.node):
             if rng.random() < _SHARE_OF_NAMED_NODES:
@@ -184,7 +186,7 @@ def _number_nodes(root: onnx.GraphProto | onnx.FunctionProto, rng: random.Random
 def _graphs_in(
     root: onnx.GraphProto | onnx.FunctionProto,
 ) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield a graph or a function, and all subgraphs."""
+    """Yield a graph or a function and all its subgraphs."""
     yield root
     for node in root.node:
         for attribute in node.attribute:

@@ -25,7 +25,8 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
-# Chromium reads messages from descriptor 3 and writes them to descriptor 4.
+# Chromium reads messages from descriptor 3 and writes messages to descriptor 4. This program moves
+# two pipes to these descriptors, and then replaces itself by Chromium.
 START = """
 import fcntl, os, sys
 pipes = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
@@ -67,7 +68,7 @@ class Page:
         self.call("Performance.enable", timeDomain="threadTicks")
 
     def look(self, width: int, height: int, *, dark: bool = False, phone: bool = False) -> None:
-        """Set the size of the window, in CSS pixels, and the theme."""
+        """Set the size of the window in CSS pixels, the theme, and whether to emulate a phone."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -79,7 +80,11 @@ class Page:
         self.wait("document.documentElement && document.documentElement.dataset.drawn")
 
     def wait(self, condition: str, seconds: float = 60) -> Any:
-        """Wait until a JavaScript expression is true, and return its value."""
+        """Wait until a JavaScript expression is true, and return its value.
+
+        Raises:
+            TimeoutError: The expression is not true within the time.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if value := self.run(condition):
@@ -88,14 +93,21 @@ class Page:
         raise TimeoutError(f"{condition} is never true; errors of the page: {self.complaints}")
 
     def run(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression, which must be representable in JSON."""
+        """Return the value of a JavaScript expression. JSON must be able to represent the value.
+
+        Raises:
+            RuntimeError: The expression raises an exception.
+        """
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:2000])
         return answer["result"].get("value")
 
     def seconds_of_work(self) -> float:
-        """Return the CPU time of the page's main thread, which is independent of other load."""
+        """Return the CPU time of the page's main thread in seconds.
+
+        Unlike wall-clock time, CPU time does not depend on other processes.
+        """
         metrics = {m["name"]: m["value"] for m in self.call("Performance.getMetrics")["metrics"]}
         return float(metrics["TaskDuration"])
 
@@ -149,7 +161,7 @@ class Page:
 
 @contextlib.contextmanager
 def opened(browser: str, folder: Path) -> Iterator[Page]:
-    """Start a browser with its profile in a folder, and end it after the context."""
+    """Start a browser with its profile in a folder, yield a page, and end the browser."""
     to_browser, outgoing = os.pipe()
     incoming, from_browser = os.pipe()
     process = subprocess.Popen(

@@ -1,6 +1,7 @@
-"""Generate random models with chains of ops on fills and expanded constants of dynamic sizes.
+"""Generate random models with chains of ops on constants that are repeated to dynamic sizes.
 
-Elements include NaN and -0.0, and dynamic sizes include 0 and 1.
+ConstantOfShape, Expand or Tile repeats a constant. Elements include NaN and -0.0, and dynamic sizes
+include 0 and 1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .generate import Case
 
 _OPSETS = [13, 15, 17, 18, 21]
 _SIZES = {"N": [2, 1, 0, 3], "M": [3, 1, 5, 0]}
-"""The sizes of the dynamic axes in each run."""
+"""The size of each symbolic dim in each run."""
 _FLOATS = [0.0, -0.0, 1.0, 0.5, -2.0, float("nan"), 3e38, 1e-40]
 _MOST_ELEMENTS = 300
 _MOST_AXES = 5
@@ -102,7 +103,7 @@ class _Maker:
         return self._tensor(np.asarray(self._array(dtype, shape)))
 
     def _vector(self, dims: Sequence[Dim]) -> str:
-        """Return a shape vector."""
+        """Return the name of a vector of sizes, which takes symbolic dims from the shape of x."""
         parts = []
         for dim in dims:
             if isinstance(dim, int):
@@ -143,7 +144,10 @@ class _Maker:
         return _Value(name, dtype, dims)
 
     def _step(self, value: _Value, values: list[_Value]) -> _Value | None:
-        """Return a value computed from one or several others, or None if the op does not apply."""
+        """Return the result of a random op on the value, or None if the op does not apply.
+
+        The other operand of the op, if any, may be one of ``values``.
+        """
         steps: list[Callable[[_Value, list[_Value]], _Value | None]] = [
             self._unary,
             self._unary,
@@ -247,7 +251,7 @@ class _Maker:
             dims = (*value.dims[:axis], 2, 2, *value.dims[axis + 1 :])
         else:
             return None
-        if self.opset < 14:  # without allowzero, 0 stands for the size of the axis in the operand
+        if self.opset < 14:  # without allowzero, a size of 0 is replaced by the size of the operand
             return None
         name = self._node("Reshape", [value.name, self._vector(dims)], allowzero=1)
         return _Value(name, value.dtype, dims)
@@ -355,7 +359,7 @@ class _Maker:
         return _Value(names[1], value.dtype, dims)
 
     def _mixed(self, value: _Value) -> _Value | None:
-        """Return an output: the value itself, or one that also depends on an input."""
+        """Return an output: a copy of a value, or a value that also depends on input elements."""
         if self._rng.random() < 0.3:
             name = self._node("Identity", [value.name])
             return _Value(name, value.dtype, value.dims)
@@ -373,13 +377,13 @@ class _Maker:
         return _Value(self._node(op, operands), value.dtype, value.dims)
 
     def _changing(self) -> str:
-        """Return a number that depends on the elements of an input."""
+        """Return the name of a scalar that depends on the elements of an input."""
         axes = self._ints(0, 1) if self.opset >= 13 else ""
         return self._node("ReduceSum", ["z", axes], keepdims=0)
 
 
 def generate(seed: int) -> Case:
-    """Return the model of a seed, and inputs of several sizes."""
+    """Return the model of a seed with feeds of several sizes."""
     maker = _Maker(seed)
     rng = np.random.default_rng(seed)
     feeds = []

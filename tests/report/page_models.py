@@ -1,4 +1,4 @@
-"""A model whose names are scripts in a page that does not escape them."""
+"""Create a model whose names would run as scripts in a page that does not escape the names."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ UNICODE = "größe-\u2028-模型-\U0001f600-\u202e"
 def hostile(path: Path) -> None:
     """Save a model with subgraphs, a function, a match of a rule, and names that are scripts.
 
-    Words in capitals in the text of the model are replaced by these names.
+    The words SCRIPT, QUOTES, IMAGE and UNICODE in the text of the model stand for these names.
     """
     text = json_format.MessageToJson(onnx.parser.parse_model(TEXTS["names that are scripts"]))
     names = {"SCRIPT": SCRIPT, "QUOTES": QUOTES, "IMAGE": IMAGE, "UNICODE": UNICODE}

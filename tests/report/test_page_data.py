@@ -41,7 +41,7 @@ def test_all_nodes_are_listed_with_their_decisions(swin):
         if node.get("gone") and name in names:
             assert node["decision"] == "computed by another node"
     folded = [node for node in before["nodes"] if node.get("by") == "constant-propagation"]
-    assert 300 < len(folded) <= report.folded  # rules created some of the folded nodes
+    assert 300 < len(folded) <= report.folded  # rules created the other folded nodes
     assert all(node["decision"] == "folded" and node["why"] for node in folded)
 
 

@@ -48,7 +48,7 @@ def test_compare_and_bisect(path, tmp_path):
 def test_check(path, tmp_path):
     out = tmp_path / "out.onnx"
     library = str(LIBRARIES[0])
-    report = onnxfold.optimize_file(path, out, custom_ops=[library])  # implies a check
+    report = onnxfold.optimize_file(path, out, custom_ops=[library])  # custom_ops implies a check
     assert report.check is not None and report.check.passed
     assert report.nodes_after.get("Neg") is None and report.nodes_after["ai.onnx.contrib::NegPos"]
     model, ok = onnxfold.simplify(path, 1, custom_lib=library)

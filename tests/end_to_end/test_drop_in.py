@@ -197,7 +197,7 @@ def test_objects_that_are_not_models_are_rejected(function: Callable[[Any], obje
 
 
 def test_fixed_sizes_are_checked_with_these_sizes(tmp_path: Path):
-    """The original has dynamic dims, the result has fixed ones. Both run with the fixed sizes."""
+    """The check runs the original, which has dynamic dims, and the result with the fixed sizes."""
     decoder = "models/t5-decoder.onnx"
     shapes = {"input_ids": [1, 16]}
     model, same = onnxfold.simplify(decoder, check_n=2, overwrite_input_shapes=shapes)

@@ -1,8 +1,8 @@
 """Test pairs of functions, kinds of models and options.
 
-Each pair of values of two parameters is in at least one case. A case returns the same result as for
-the path of the model. It does not change the model of the caller, unless the function works in
-place, and observes `max_growth`.
+Each pair of values of two parameters is in at least one case. In each case, a function must return
+the same result for a kind of model as for the path of the model. The function must not change the
+model of the caller unless it works in place. The model must not grow by more than `max_growth`.
 """
 
 import itertools
@@ -78,7 +78,10 @@ UNBOUNDED = {"fold_all", "fold", "value_info", "passes"}
 
 
 def pairwise(factors: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """Yield choices that cover each pair of values of two factors."""
+    """Yield choices of one value for each factor.
+
+    Each pair of values of two factors is in at least one choice.
+    """
     rng = random.Random(seed)
     places = {name: range(len(values)) for name, values in factors.items()}
 
@@ -99,7 +102,7 @@ def pairwise(factors: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[s
 
 
 def content(model: Any, folder: Path) -> bytes:
-    """Return the bytes of a model of any kind."""
+    """Return a model of any kind, serialized with its external data."""
     if isinstance(model, Program):
         model = model.model
     if isinstance(model, ir.Model):
@@ -115,7 +118,7 @@ def content(model: Any, folder: Path) -> bytes:
 
 
 def figures(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that depend neither on the machine nor on the location of the model."""
+    """Return the fields of a document that are equal for all kinds of models and all machines."""
     others = {"source", "target", "bytes_before", "bytes_written", "pool", "seconds", "prediction"}
     others |= {"bytes_after", "digest"}  # depend on the existence of data files
     others |= {"cpu_seconds", "peak_rss_bytes", "stages", "hashes", "check", "a", "b"}
@@ -205,7 +208,10 @@ IN_PLACE = {optimize: (ir.Model, Program)}
 
 
 def fitting(options: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return options with the names and sizes of a model."""
+    """Return options in which the names and sizes of a model replace the placeholders.
+
+    Without a named dim in its first input, ``dims`` and ``keep_dims`` are omitted.
+    """
     first = onnx.load(path).graph.input[0]
     dims = first.type.tensor_type.shape.dim
     name = next((dim.dim_param for dim in dims if dim.dim_param), None)
@@ -233,7 +239,7 @@ def run_case(case: dict[str, Any], folder: Path) -> None:
     if function is optimize_file:
         options |= case["output"]
     if case["is_external"]:
-        options.pop("max_growth", None)  # the file and the model differ in size
+        options.pop("max_growth", None)  # the file and the model in memory differ in size
         source, path = onnx.load(path), folder / path.name
         onnx.save(source, path, save_as_external_data=True, size_threshold=300)
     want = function(path, path, folder, dict(options))

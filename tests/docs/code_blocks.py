@@ -26,19 +26,21 @@ Times, memory and speeds differ between runs, and errors between versions of onn
 """
 
 NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|within spread")
-"""All numbers, units of time and speeds, for blocks that are marked with "any figures"."""
+"""Numbers, units of time and comparisons that are masked in blocks marked with "any figures"."""
 
 
 @dataclass
 class Block:
-    """A fenced block. The title of a block is the name of the file with its text."""
+    """A fenced block of a page."""
 
     place: str
+    """The name of the page and the number of the first line."""
     language: str
     title: str | None
+    """The path of the file that contains the text of the block, or None."""
     text: str
     mark: str | None
-    """"not run", "any figures" or None."""
+    """"not run" or "any figures" from a comment before the block, or None."""
     follows: bool
     """Whether only blank lines separate the block from the previous one."""
 
@@ -85,7 +87,12 @@ class Reader:
         self.printed: str | None = None
 
     def follow(self, block: Block) -> None:
-        """Run a block; fail if its output differs, or if it can neither be run nor is marked."""
+        """Run a block, write a block with a title to its file, or compare a block with the output.
+
+        Raises:
+            AssertionError: The output differs from the page, or the block cannot be run and has no
+                mark "not run".
+        """
         printed, self.printed = self.printed, None
         if block.mark == "not run":
             return
@@ -104,7 +111,10 @@ class Reader:
             raise AssertionError(f"{block.place}: the block cannot be run and has no mark")
 
     def run(self, command: str) -> str:
-        """Return the output of a command. onnxfold runs in this process because this is faster."""
+        """Return the output of a command.
+
+        Commands of onnxfold without pipes and redirections run in this process, which is faster.
+        """
         words = shlex.split(command)
         if words[0] == "onnxfold" and not {"|", ">", "<"} & set(words):
             out = io.StringIO()
@@ -131,7 +141,10 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
 
 
 def check(block: Block, command: str, printed: str, expected: str) -> None:
-    """Compare line by line; a line of three dots matches any number of lines."""
+    """Raise an AssertionError if the printed lines differ from the expected lines.
+
+    An expected line of three dots matches any number of lines.
+    """
     any_figures = block.mark == "any figures"
     got = masked(printed, any_figures)
     lines = masked(expected, any_figures)
@@ -144,7 +157,10 @@ def check(block: Block, command: str, printed: str, expected: str) -> None:
 
 
 def masked(text: str, any_figures: bool) -> str:
-    """Return the text without varying figures and without the widths of columns."""
+    """Return the text without varying figures and without the widths of columns.
+
+    With `any_figures`, all numbers are removed.
+    """
     text = FIGURES.sub("#", text.strip("\n"))
     text = NUMBER.sub("#", text) if any_figures else text
     text = re.sub(r"[ ─]+", lambda m: m[0][0], text)

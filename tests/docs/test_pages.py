@@ -1,4 +1,4 @@
-"""Run the code blocks of README and the documentation, and check links, figures and diagrams."""
+"""Run the code blocks of all pages of documentation, and check links, figures and diagrams."""
 
 import os
 import re
@@ -23,7 +23,7 @@ LONG += ("own-rules", "runtime-constants", "troubleshooting")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Return an empty folder with the models and examples of the project."""
+    """Return the working directory of a test, with the models and examples of the project."""
     for name in ("models", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -112,7 +112,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that GitHub makes from the headings of a page."""
+    """Return the anchors that GitHub creates from the headings of a page."""
     headings = re.findall(r"^#+ +(.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 

@@ -1,4 +1,7 @@
-"""Test counts of multiply-accumulates and operations against sums by hand or by PyTorch's rule."""
+"""Test the counts of multiply-accumulates, operations, parameters and uncounted nodes.
+
+The expected counts are computed by hand from the definitions in `onnxfold.analysis.costs`.
+"""
 
 import numpy as np
 import onnx

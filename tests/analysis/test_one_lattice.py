@@ -1,4 +1,7 @@
-"""Test that one module creates analyses and that one module reads stored tensors."""
+"""Test that only `ModelFacts` creates analyses and only a few modules access stored tensors.
+
+Further tests check `stored_tensor`, the values of constants, and the methods of `ModelFacts`.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -18,7 +21,8 @@ RULES = PACKAGE.parent / "rules"
 
 ANALYSES = {"ConstnessAnalysis", "Determinism", "FactPropagation", "Scopes", "SymbolicAnalysis"}
 
-# Modules that read `const_value` but do not decide by it whether a value is a constant.
+# The modules outside `ir/storage` that read `const_value`, and the purpose. They do not use
+# `const_value` to decide whether a value is a constant.
 READERS = {
     "ir/graphs.py": "the declared type of a value, as text",
     "fold/pool/pool.py": "the first buffer of a value that the caller knows to be a constant",
@@ -158,5 +162,5 @@ def test_analyses_do_not_change_the_model() -> None:
     inner = next(iter(model.graph[1].attributes["then_branch"].as_graph())).outputs[0]
     ModelFacts(model).types.run()
     assert inner.name == "t"
-    facts_of(model)  # renames values that shadow outer values, so that passes can use the latter
+    facts_of(model)  # renames the inner t, so that the branch can read the outer t
     assert inner.name != "t"

@@ -63,7 +63,7 @@ REASONS: dict[tuple[str, str, int], str | None] = {
     ("Dropout <is_test = 0> (c)", "", 6): "Dropout in training mode is random",
     ("Dropout (c)", "", 6): "Dropout in training mode is random",
     ("Dropout (c)", "", 7): None,
-    # nodes with random ops in subgraphs or functions
+    # nodes with subgraphs and calls of functions, with and without random ops
     (if_(RANDOM_BRANCH), "", 21): "contains RandomNormal",
     (if_(f"o () => (float[2] a) {{ a = {if_(RANDOM_BRANCH)} }}"), "", 21): "contains RandomNormal",
     (loop("r = RandomUniformLike (s) s2 = Add (s, r)"), "", 21): "contains RandomUniformLike",
@@ -81,7 +81,7 @@ REASONS: dict[tuple[str, str, int], str | None] = {
     ): "contains RandomNormalLike",
     ("local.twice (c)", function("twice", "z = Add (a, a)"), 21): None,
     ("local.endless (c)", function("endless", "z = local.endless (a)"), 21): "calls itself",
-    # ops that ONNX does not define
+    # ops that ONNX does not define at the opset, and a function with the name of an ONNX op
     ("local.Add (c, c)", "", 21): "local::Add is not an op that ONNX defines at this opset",
     ("com.microsoft.Add (c, c)", "", 21): "com.microsoft::Add",
     ("Gelu (c)", "", 19): "Gelu is not an op that ONNX defines at this opset",

@@ -16,7 +16,11 @@ from onnxfold.support.errors import ModelError, UsageError
 
 
 def analyse(text, *names, **options):
-    """Return the constness of all node outputs, by value name."""
+    """Return the name of the constness of each node output, by value name.
+
+    The key of a value in a function is ``function.value``. ``names`` and ``options`` select the
+    runtime constants.
+    """
     model = model_of(text)
     inputs = select_runtime_constants(model, names, **options)
     found = ModelFacts(model, runtime_constants=inputs).constness

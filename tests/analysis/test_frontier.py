@@ -1,4 +1,7 @@
-"""Test the choice of stored values against an enumeration of all sets of values."""
+"""Test which values `choose` stores, and that its time grows linearly.
+
+Random regions are compared with an enumeration of all sets of values.
+"""
 
 import itertools
 import math
@@ -12,7 +15,10 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 
 
 def kept_ops(ops, demanded, stored) -> set[int] | None:
-    """Return the kept ops if only these values are stored; None if a required value is missing."""
+    """Return the indices of the ops that compute the demanded values from the stored values.
+
+    The result is None if a required value is not stored and no op computes it.
+    """
     producer = {v: k for k, op in enumerate(ops) for v in op.outputs}
     kept: set[int] = set()
     pending = list(demanded)
@@ -32,7 +38,7 @@ def kept_ops(ops, demanded, stored) -> set[int] | None:
 
 
 def best(ops, demanded, cost) -> tuple[float, int]:
-    """Return the lowest price, and the fewest kept ops at this price.
+    """Return the lowest price of all sets of stored values, and the fewest kept ops at this price.
 
     The price is the stored bytes plus the cost of the kept ops.
     """
@@ -60,9 +66,10 @@ def price(ops, demanded, cost, choice) -> float:
 
 @st.composite
 def regions(draw):
-    """Draw a small graph of ops, its demanded values, and costs with many ties and FORBIDDEN.
+    """Draw the ops of a small graph, the demanded values, and the costs of all values.
 
-    The leaves are named l0, l1, ...; the results are named r0, r1, ... and s0, s1, ...
+    The leaves are named l0, l1, ...; the results are named r0, r1, ... and s0, s1, ... Many costs
+    are equal. Only the costs of results can be FORBIDDEN.
     """
     values = [f"l{k}" for k in range(draw(st.integers(1, 3)))]
     leaves = set(values)
@@ -165,7 +172,7 @@ def uniform(n):
 
 
 def with_weights(n):
-    """Return a chain in which each op also reads its own weight."""
+    """Return a chain of ``n`` ops, each of which also reads a separate weight."""
     ops = [RegionOp([k, f"w{k}"], [k + 1]) for k in range(n)]
     return ops, [n], {**dict.fromkeys(range(n + 1), 4), **{f"w{k}": 4 for k in range(n)}}
 

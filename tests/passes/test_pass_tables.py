@@ -1,4 +1,7 @@
-"""Test which nodes remain of the models in ``folds.txt``, ``cleanups.txt``, ``nonsense.txt``."""
+"""Test the optimized models of ``folds.txt`` and ``cleanups.txt``.
+
+A further test checks that the invalid nodes in ``nonsense.txt`` are kept or raise `ModelError`.
+"""
 
 from pathlib import Path
 

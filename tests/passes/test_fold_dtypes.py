@@ -1,4 +1,7 @@
-"""Test that constant propagation preserves the bits of all dtypes of ONNX, also in odd shapes."""
+"""Test that constant propagation preserves the bits of elements of many dtypes.
+
+Further tests check arithmetic, sparse initializers, and constants that must not be stored.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +25,10 @@ def random(shape: tuple[int, ...], dtype: ir.DataType) -> np.ndarray:
 
 
 def moved(dtype: ir.DataType, shape: tuple[int, ...], body: str, **sizes) -> np.ndarray:
-    """Return the only constant output of a model that only moves data."""
+    """Fold a model that moves the elements of the random weight ``w``, and return the output.
+
+    All nodes must be folded. ``sizes`` are further initializers.
+    """
     model = parse(f"g () => (float[n] y) {{ {body} }}", opset=25)
     model.graph.output[0].type.tensor_type.elem_type = dtype.value
     with_weights(model, w=ir.Tensor(random(shape, dtype), dtype=dtype), **sizes)
@@ -57,7 +63,7 @@ def test_a_large_transpose(dtype):
     "dtype",
     [
         d for d in DTYPES if d not in NARROW and not d.name.startswith("FLOAT8")
-    ],  # not allowed by the ops
+    ],  # Slice and Concat do not allow the other dtypes
     ids=lambda d: d.name,
 )
 def test_slice_backwards_and_concat(dtype):
@@ -119,7 +125,10 @@ def test_values_that_onnxruntime_overwrites_are_not_stored():
 
 
 def test_a_shape_that_is_only_valid_at_run_time_is_not_stored():
-    """With allowzero=1, a constant shape with 0 and -1 is invalid, even for an empty tensor."""
+    """With allowzero=1, runtimes reject a constant shape with 0 and -1.
+
+    They accept such a shape for an empty tensor if a node computes the shape.
+    """
     text = """g (float[0,3] x) => (float[a,b] y) <float[2] f = {{0, -1}}> {{
         s = Cast<to=7>(f)  y = Reshape<allowzero={}>(x, s) }}"""
     kept = onnxfold.optimize(parse(text.format(1)), fold_all=True)

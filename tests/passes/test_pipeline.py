@@ -1,4 +1,7 @@
-"""Test passes in repeated runs and in sequences with passes of onnx-ir and onnxscript."""
+"""Test passes in repeated runs and in sequences with passes of onnx-ir and onnxscript.
+
+Further tests check memory, linear time, metadata, and warnings for unknown op types.
+"""
 
 import numpy as np
 import onnx
@@ -133,7 +136,7 @@ def test_warnings_for_unknown_op_types():
         "Xyzzy": ["ONNX has no op type 'Xyzzy'"],
         "Own": [],
         "Relu": [],
-        "Upsample": [],  # in old opsets
+        "Upsample": [],  # ONNX defines this op in old opsets
         "local.Relooo": [],
         "custom.Xyzzy": [],
         "RMSNormalization": [
@@ -174,5 +177,6 @@ def test_sequences_with_passes_of_onnxscript(order, tmp_path):
     out = tmp_path / "out.onnx"
     storage.save(model, out, fsync=False)
     onnx.checker.check_model(onnx.load(out))
-    # onnxscript's rules may change the last bits; passes of onnxfold do not
+    # The rules of onnxscript may change the last bits. By default, the passes of onnxfold do not
+    # change any bit.
     assert onnxfold.compare(SWIN, out, rtol=1e-4, atol=1e-5).passed

@@ -14,9 +14,9 @@ HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
 
 
 def share(text: str, feeds=None, **options) -> Counter[str]:
-    """Merge equal nodes and count the remaining nodes of each op type.
+    """Merge equal nodes, and return the number of remaining nodes of each op type.
 
-    With feeds, assert that the result is valid and computes the same bits.
+    With ``feeds``, assert that the result is valid and that its outputs are equal bit for bit.
     """
     before = parse(text)
     opened = storage.from_proto(before)

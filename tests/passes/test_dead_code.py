@@ -27,7 +27,7 @@ def test_branches_of_an_unused_node_do_not_keep_their_operands():
 
 
 def test_users_outside_the_model_are_ignored():
-    """onnx-ir's pass removes the If, but the nodes of its branches are still users."""
+    """onnx-ir's pass removes the If, but nodes of the removed branches remain users of values."""
     text = TEXTS["an unused If of outer values"]
     opened = storage.from_proto(parse(text.replace("Neg (x)\n}", "Neg (b)\n}")))
     assert common.RemoveUnusedNodesPass()(opened).modified
@@ -49,7 +49,7 @@ def test_nodes_of_a_subgraph_are_removed_with_its_node():
     )
     opened = storage.from_proto(model)
     graphs = list(all_graphs(opened))
-    # the inner nodes are visited before the If that contains them
+    # `remove_unused` begins with the last node: it visits the inner nodes before their If
     order = [node for graph in graphs for node in graph]
     remove_unused(order)
     assert [node.op_type for node in opened.graph] == ["Neg"]
@@ -71,7 +71,10 @@ def test_removal_with_many_outputs_takes_linear_time():
 
 
 def test_a_used_node_keeps_all_its_outputs_and_inputs():
-    """Attention computes differently without the output of scores, MaxPool without indices."""
+    """The results of a kernel may depend on the set of used outputs.
+
+    Examples are Attention without the scores, and MaxPool without the indices.
+    """
     model = parse(
         """g (float[1, 2, 4, 8] q, float[1, 2, 3, 8] p, float[1, 1, 6] x, float[2] s, int64 n)
             => (float[1, 2, 4, 8] y, float[1, 1, 4] z, float[2] b, float[2] l) {

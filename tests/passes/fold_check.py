@@ -23,7 +23,10 @@ Feeds = Mapping[str, np.ndarray]
 
 @dataclass
 class Folded:
-    """A folded model, its ops, and the reasons why nodes with constant inputs were kept."""
+    """A folded model, the number of its nodes by op type, and the result of the passes.
+
+    ``reasons`` maps the op types of kept nodes with constant inputs to the reasons.
+    """
 
     before: onnx.ModelProto
     proto: onnx.ModelProto
@@ -49,9 +52,10 @@ def fold(
     is_valid: bool = True,
     **options: Any,
 ) -> Folded:
-    """Fold a model, by default without growth, and assert that the result is valid.
+    """Fold a model, by default at level 0 and without growth.
 
-    With ``feeds``, also assert that the outputs are equal bit for bit.
+    Assert that the names of inputs and outputs are kept, and that the result is valid if
+    ``is_valid``. With ``feeds``, also assert that the outputs are equal bit for bit.
     """
     proto = parse(model) if isinstance(model, str) else model
     opened = storage.from_proto(proto)
@@ -78,7 +82,7 @@ def interface(model: onnx.ModelProto) -> list[str]:
 
 
 def run(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
-    """Return the outputs of onnxruntime's CPU provider without graph optimizations."""
+    """Return the outputs of a model on onnxruntime's CPU provider without graph optimizations."""
     return reference_session(model).run(None, dict(feeds))
 
 
@@ -92,6 +96,6 @@ X = {"x": np.array([1.5, -2.0], np.float32)}
 
 
 large = floats
-"""Create a random weight; one of shape [64, 64] is too large to be stored twice without need."""
+"""An alias of `floats` for random weights. A weight of shape [64, 64] takes 16 KiB."""
 
 __all__ = ["Folded", "X", "assert_same", "fold", "large", "parse", "run", "with_weights"]

@@ -15,7 +15,7 @@ from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import facts_of
 
 SIZES = (0, 1, 3)
-"""Sizes of the dynamic axes in each run."""
+"""The sizes of the dynamic axes. All dynamic axes have the same size in a run."""
 
 MASK = """g (float[N,4] x) => (float[N,4] y) <float c = {3}>
     { s = Shape(x) k = ConstantOfShape(s) w = Sub(k, c) y = Max(w, x) }"""

@@ -1,4 +1,4 @@
-"""Test that node names of results are unique in each graph, as onnxruntime requires."""
+"""Test that optimized models have unique node names in each graph, as onnxruntime requires."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -148,7 +148,7 @@ def test_names_of_other_graphs_can_be_used():
 
 
 def test_invalid_names_are_repaired():
-    """onnxruntime rejects the original model. The first node with a name keeps it."""
+    """onnxruntime rejects the original model. The first node with a name keeps the name."""
     text = """g (float[2] x, bool f) => (float[2] y) {
         [n] a = Exp (x)
         [n_1] b = Exp (a)
@@ -183,7 +183,7 @@ HOISTED = f"""g (float[2] k, float[2] x) => (float[2] y, float[N, 2] z) {WEIGHTS
 
 @pytest.mark.parametrize("at", ["compile", "runtime"])
 def test_parts_of_a_split_model_are_valid(at, tmp_path: Path):
-    """Nodes of the body move to the main graph, which contains nodes of the same names."""
+    """Nodes of the body move to the main graph. Some nodes of both graphs have equal names."""
     model = parse(HOISTED)
     bundle = onnxfold.split(
         model, tmp_path / "bundle", runtime_constants=["k"], backend="onnxruntime", fold_at=at

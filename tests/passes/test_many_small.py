@@ -15,7 +15,7 @@ from onnxfold.ir import storage
 
 
 class Pieces:
-    """Builds a model of ops on constants; their results are outputs of the model."""
+    """Builds a model of constants and nodes that read them. `output` adds a model output."""
 
     def __init__(self, prefix: str, node_name: str) -> None:
         self._prefix = prefix
@@ -61,7 +61,8 @@ FLOAT = onnx.TensorProto.FLOAT
 INT = onnx.TensorProto.INT64
 STRING = onnx.TensorProto.STRING
 
-# By op type: a function of a size and a seed that creates the operands; attributes; result dtypes.
+# For each op type: a function that creates the operands from a size and a seed, the attributes, and
+# the dtypes of the results.
 OPS = {
     "Tile": (lambda n, s: [large(1, seed=s), ints(n)], {}, [FLOAT]),
     "Expand": (lambda n, s: [large(1, seed=s), ints(n, 2)], {}, [FLOAT]),
@@ -190,7 +191,7 @@ def test_rules_are_applied_if_only_their_metadata_exceeds_the_limit():
 
 
 def test_inlined_branches_with_equal_names():
-    """Both branches use the same names, so values of the second branch get longer names."""
+    """Both Ifs have branches with equal names, so values of the second branch get longer names."""
     nodes = " ".join(f"n{k} = Relu (x) s{k} = Max ({', '.join(20 * [f'n{k}'])})" for k in range(20))
     total = f"Sum ({', '.join(f's{k}' for k in range(20))})"
     branch = f"then_branch = t () => (o) {{ {nodes} o = {total} }}"

@@ -1,4 +1,7 @@
-"""Test that initializers are merged if and only if all of their bits are equal."""
+"""Test that initializers are merged if and only if their dtypes, shapes and bits are equal.
+
+Exceptions are model inputs, two model outputs, and initializers that onnxruntime overwrites.
+"""
 
 from typing import Any
 
@@ -15,7 +18,12 @@ from onnxfold.passes.duplicates import DeduplicateInitializers
 
 
 def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, bool]:
-    """Return the remaining initializers of the main graph, the model, and whether it changed."""
+    """Merge equal initializers, and assert that the result is valid.
+
+    Returns:
+        The names of the main graph's remaining initializers, the new model, and whether the pass
+        changed the model.
+    """
     opened = storage.from_proto(model)
     result = DeduplicateInitializers()(opened)
     after = storage.to_proto(opened)
@@ -24,7 +32,7 @@ def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, boo
 
 
 def two(a: Any, b: Any, op: str = "Neg") -> onnx.ModelProto:
-    """Return a model with two initializers, each read by a separate node."""
+    """Return a model with the initializers ``a`` and ``b``, each of which a separate node reads."""
     model = with_weights(parse(f"g () => (y, z) {{ y = {op} (a) z = {op} (b) }}"), a=a, b=b)
     for output, tensor in zip(model.graph.output, model.graph.initializer, strict=True):
         info = onnx.helper.make_tensor_value_info(output.name, tensor.data_type, tensor.dims)

@@ -22,7 +22,7 @@ FEEDS = {"x": large(2, 64, seed=9)}
 
 @pytest.fixture
 def model() -> onnx.ModelProto:
-    """Return a model as PyTorch's exporter writes it, with a subgraph and a function."""
+    """Return a model with the metadata of PyTorch's exporter, two branches and a function."""
     proto = with_weights(
         parse(
             """g (float[2, 64] x, bool is_large) => (float[2, 64] y) {
@@ -59,7 +59,10 @@ def model() -> onnx.ModelProto:
 
 
 def keys_in(proto: onnx.ModelProto) -> set[str]:
-    """Return the keys of the metadata of nodes, graphs, functions and intermediate values."""
+    """Return the metadata keys of the main graph, functions, nodes, and values.
+
+    The metadata of subgraphs, model inputs, and values in functions is not included.
+    """
     model = ir.from_proto(proto)
     found = set(model.graph.metadata_props)
     for function in model.functions.values():

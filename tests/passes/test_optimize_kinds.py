@@ -81,7 +81,7 @@ def test_the_graph_of_an_ir_model_remains_the_same_object(model, options):
 
 
 def test_the_graph_remains_the_same_object_at_a_lower_level():
-    """The model would grow at level 1, so its original content is restored."""
+    """The model would grow at level 1, so `optimize` restores it and applies level 0."""
     numbers = "int64[1] o = {0}, int64[1] i = {1}, int64[1] j = {3}"
     slices = "r = Slice (x, i, j, o) y = Slice (r, i, j, i)"
     model = parse(f"g (float[4, 4] x) => (float[2, 2] y) <{numbers}> {{ {slices} }}")
@@ -183,9 +183,9 @@ def test_the_report_is_json(path):
 
 
 def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
-    """The same holds if the model is loaded from a file.
+    """The results for a message, a file and a loaded model have the same nodes.
 
-    A constant remains a node if it is a graph output or in a function.
+    A Constant node remains if its result is a graph output, or if the node is in a function.
     """
     model = parse(TEXTS["constants of every form"])
     onnx.save(model, tmp_path / "m.onnx")
@@ -200,7 +200,7 @@ def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
 
 
 def test_equal_constants_after_their_consumers(tmp_path):
-    """onnxruntime sorts the nodes of a model."""
+    """onnxruntime accepts any order of nodes, because it sorts them."""
     model = parse(TEXTS["constants behind their users"])
     onnx.save(model, tmp_path / "m.onnx")
     report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx", check=1, level=0)

@@ -1,4 +1,4 @@
-"""Test constant propagation in subgraphs: captured values, constant conditions and loops."""
+"""Test constant propagation in subgraphs and functions: captures, constant conditions, loops."""
 
 import numpy as np
 import onnx
@@ -74,7 +74,7 @@ def test_equal_constants_in_branches_of_an_inlined_branch():
 
 
 def test_an_if_with_an_unused_result():
-    """The model is valid, although onnxruntime cannot run it before it is folded."""
+    """The original model is valid, but onnxruntime can run only the folded model."""
     model = two_results("p = Add (x, w) p2 = Mul (x, w)")
     wanted = run(model, X)[0]
     model.graph.node[0].output[1] = ""
@@ -99,7 +99,7 @@ def test_a_branch_whose_output_is_a_value_of_the_outer_graph(op):
 
 @pytest.mark.parametrize("inside", ["p = Mul (x, k)", ""])
 def test_a_branch_with_an_initializer_in_a_function(inside):
-    """A function has no initializers."""
+    """A function has no initializers, so an initializer of an inlined branch becomes a Constant."""
     model = parse(
         f"""g (float[2] x) => (float[2] y) {{ y = local.f (x) }}
         <domain: "local", opset_import: ["" : 21]> f (x) => (y) {{
@@ -119,7 +119,7 @@ def test_a_branch_with_an_initializer_in_a_function(inside):
 
 
 def test_strings_in_a_chain():
-    """If onnxruntime lacks a locale, StringConcat is folded and StringNormalizer is not."""
+    """If onnxruntime finds no locale, StringConcat is folded, but StringNormalizer is not."""
     folded = fold(
         """g () => (string[2] y) <string[2] a = {"x", "yz"}> {
             j = StringConcat (a, a)
@@ -236,7 +236,7 @@ def test_constant_outputs_of_a_kept_node_are_not_stored(text, level):
     proto = with_weights(parse(text), z=np.zeros(1, np.int64), n=np.array(2), k=np.array(True))
     result = fold(proto, {"x": np.array([0.5, 2], np.float32)}, level=level)
     assert all(name for node in result.proto.graph.node for name in node.output)
-    if "c = " not in text and "j = " not in text:  # the results of these nodes are stored instead
+    if "c = " not in text and "j = " not in text:  # otherwise, c or j is stored
         assert result.proto.ByteSize() <= result.before.ByteSize()
 
 
@@ -261,7 +261,10 @@ def test_constants_of_functions_may_be_in_another_file(tmp_path):
 
 
 def test_bodies_of_other_domains_keep_their_names():
-    """onnxruntime's BeamSearch requires certain names, which outer values may have, too."""
+    """onnxruntime's BeamSearch requires certain names of values in its body.
+
+    Outer values may have the same names.
+    """
     body = "b (float[2] x) => (float[2] z) { w = Exp(x) z = Neg(w) }"
     nodes = f"w = Abs(x) y = com.microsoft.BeamSearch<decoder = {body}>(w)"
     made = onnxfold.optimize(parse(f"g (float[2] x) => (float[2] y) {{ {nodes} }}"))

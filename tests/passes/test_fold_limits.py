@@ -1,4 +1,7 @@
-"""Test that folds are bounded for constants with few bytes in the file but many elements."""
+"""Test the limits of memory and time for folds.
+
+Many of the constants have few bytes in the file, but many elements.
+"""
 
 import time
 
@@ -10,7 +13,7 @@ from fold_check import fold, parse, with_weights
 from onnxfold.fold.evaluation import TimeLimit
 
 ENDLESS = "n = Constant <value_ints = [1125899906842624]> () "
-LARGE = "n = Constant <value_ints = [3000000]> () "  # 24 MB of int64
+LARGE = "n = Constant <value_ints = [3000000]> () "  # a shape with 24 MB of int64 elements
 ZERO = "o = Constant <value_ints = [0]> () i = Expand (o, n) k = Constant <value_int = 0> () "
 
 
@@ -92,14 +95,14 @@ def test_results_are_written_after_the_time_limit(op):
     proto = parse(f"g (float[1] x) => (float[n, 250] y) {{ w = {op} y = Add (x, w) }}")
     weights = {
         name: np.full((100, 250), k / 2, np.float32) for k, name in enumerate("uv")
-    }  # 100 kB
+    }  # 100 kB each
     proto = with_weights(proto, **weights)
     folded = fold(proto, {"x": np.ones(1, np.float32)}, time=TimeLimit(0.0001))
     assert folded.ops == {"Add": 1} or "are used up" in "".join(folded.reasons.values())
 
 
 class Charged(TimeLimit):
-    """A time limit that records the time that was spent before it is lifted."""
+    """A time limit that records the seconds that were spent before the call of `lift`."""
 
     spent = 0.0
 

@@ -1,4 +1,4 @@
-"""Test the recorded types of values, with dim names that are valid in every run."""
+"""Test the types that models record for values. Their dim names must be valid in every run."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_recorded_dims_of_the_file():
 
 
 def test_no_expression_equals_a_dim_name_of_an_input():
-    """Exporters name dims like expressions, and dims with equal texts would count as equal."""
+    """An exporter may name a dim like an expression. Runtimes treat equal texts as equal sizes."""
     proto = parse(
         "g (float[S] x, float[T] z) => (float[V] y) { a = Concat<axis=0>(x, x)"
         " b = Relu(a) y = Concat<axis=0>(b, z) }"
@@ -138,7 +138,7 @@ def test_recorded_types_that_no_inference_restores_are_kept():
 
 
 def test_recorded_shapes_are_correct(tmp_path):
-    """Make all values outputs and compare their shapes in onnxruntime with the recorded ones."""
+    """Compare the recorded shapes of values with their shapes in a run of onnxruntime."""
     target = tmp_path / "out.onnx"
     onnxfold.optimize_file(ROOT / MODELS[0], target, value_info=True)
     model = onnx.load(target)
@@ -162,7 +162,7 @@ def test_a_model_with_nothing_to_fold_does_not_grow_by_a_byte(tmp_path, level):
         a = MatMul (x, w) b = Relu (a) y = Sigmoid (b) }"""
     model = with_weights(parse(text, 17), w=large(512, 512))
     del model.opset_import[1:]
-    model.opset_import[0].ClearField("domain")  # as exporters write it
+    model.opset_import[0].ClearField("domain")  # exporters omit the empty domain
     source = tmp_path / "in.onnx"
     target = tmp_path / "out.onnx"
     onnx.save(model, source)
@@ -188,8 +188,9 @@ def test_fixed_inputs_fix_outputs(options, shape):
 def test_recorded_shapes_let_onnxruntime_fuse_an_add_of_convolutions(tmp_path: Path):
     """With recorded shapes, onnxruntime fuses the Add into the convolution.
 
-    Without them, it cannot infer that the dynamic shapes are equal. If the number of channels
-    equals a block of onnxruntime, 8 on AVX2 and 16 on AVX-512, it fuses the Add in any case.
+    Without recorded shapes, onnxruntime cannot infer that the dynamic shapes are equal. If the
+    number of channels equals onnxruntime's block size (8 on AVX2, 16 on AVX-512), onnxruntime fuses
+    the Add in any case.
     """
     weights = {name: np.ones((4, 4, 3, 3), np.float32) for name in ("v", "w")}
     text = """g (float[1,4,H,W] x) => (float[1,4,h,k] y) {

@@ -34,7 +34,7 @@ STEPS = [
         for op in ("ReduceSum", "ReduceMax", "ReduceMin")
     ),
 ]
-"""Nodes that compute a square matrix from square matrices."""
+"""Templates of nodes that compute the square matrix {o} from the square matrices {a} and {b}."""
 FLOATS = [
     *(f"{{o}} = {op} ({{a}})" for op in ("Exp", "Erf", "Softmax", "Relu", "Sqrt", "Floor")),
     *(f"{{o}} = {op} ({{a}})" for op in ("Dropout", "Round", "Tanh")),
@@ -50,7 +50,10 @@ BRANCH = """{o} = If (c) <
 def random_graph(
     seed: int, side: int, kind: str = "float", *, constant: bool = False
 ) -> onnx.ModelProto:
-    """Return a model of 14 random steps. Some leaves are constant; with ``constant``, all are."""
+    """Return a model of 14 random steps on constants, a matrix ``x`` and a condition ``c``.
+
+    With ``constant``, the model has no inputs.
+    """
     rng = np.random.default_rng(seed)
     steps = [*STEPS, *FLOATS * (kind == "float"), *[BRANCH] * 3 * (not constant)]
     values = [*["x"] * (not constant), "w0", "w1", "w2", "row"]
@@ -99,7 +102,7 @@ def test_folds_do_not_change_bits(seed, side):
 @pytest.mark.parametrize("kind", ["float", "double", "int64"])
 @pytest.mark.parametrize("seed", range(25))
 def test_constant_graphs(seed, kind):
-    """Large results are computed block by block, several ops at once."""
+    """The results are large enough to be computed block by block, with several ops at once."""
     model = random_graph(seed, 320, kind, constant=True)
     for options in ({}, {"memory_limit": 1 << 21}):
         assert not fold(model, {}, fold_all=True, **options).ops
@@ -120,7 +123,7 @@ def test_only_values_that_the_result_reads_become_tensors(seed, fold_all):
 
 @pytest.mark.parametrize("lead", range(0, 64, 4))
 def test_sums_do_not_depend_on_the_offset_of_a_weight_in_its_file(tmp_path, lead):
-    """onnxruntime reads the whole weight, which may start at any byte of its file."""
+    """onnxruntime reads the whole weight. Each case stores the weight at another offset."""
     model = parse("g () => (float[1, 1] y) <int64[2] a = {0, 1}> { y = ReduceMean (w, a) }")
     weight = large(33, 37, seed=lead)
     [expected] = run(with_weights(model, w=weight), {})

@@ -144,7 +144,7 @@ def test_sequences_and_optionals_are_not_folded(chain, size):
 
 @pytest.mark.parametrize("op", ["Elu", "Selu", "Softplus", "HardSigmoid", "LeakyRelu"])
 def test_ops_that_onnxruntime_expands_to_functions_are_folded(op):
-    """onnxruntime has no kernels of these ops for double. It expands them at opset 18 only."""
+    """onnxruntime has no double kernels of these ops. At opset 18, it expands them to functions."""
     model = parse(f"g () => (double[64] y) {{ y = {op} (w) }}", 18)
     weight = np.random.default_rng(0).standard_normal(64)
     assert not fold(with_weights(model, w=weight), {}).ops

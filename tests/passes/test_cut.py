@@ -15,7 +15,10 @@ from onnxfold.passes.pipeline import run_passes
 
 
 def expansions(count: int, *sizes: int) -> onnx.ModelProto:
-    """Return a model that expands rows of 256 bytes, ``count`` times to each number of rows."""
+    """Return a model with ``count`` Expand nodes for each number of rows in ``sizes``.
+
+    Each node expands a separate row of 256 bytes.
+    """
     lines = []
     weights = {}
     for k, rows in enumerate(s for s in sizes for _ in range(count)):
@@ -28,7 +31,7 @@ def expansions(count: int, *sizes: int) -> onnx.ModelProto:
 
 
 def shape_arithmetic(model: onnx.ModelProto, nodes: int) -> onnx.ModelProto:
-    """Return the model with additional nodes that are dead after constant propagation."""
+    """Return a copy of the model with a chain of unused nodes, whose removal saves bytes."""
     grown = copy.deepcopy(model)
     for k in reversed(range(nodes)):
         name = f"a name like those of exporters/{k}"
@@ -93,7 +96,7 @@ def test_by_default_a_fold_adds_at_most_16_kib_per_node():
 
 
 def test_max_growth_limits_the_whole_run():
-    """A run propagates constants several times, and max_growth limits the sum."""
+    """A run propagates constants several times, and max_growth limits the total growth."""
     model = expansions(3, 16, 20, 24)
     for folded_nodes, allowed in ((0, 0), (3, 3 * 16 * 256), (6, 3 * (16 + 20) * 256)):
         result = onnxfold.optimize(model, max_growth=allowed)
@@ -122,7 +125,7 @@ def test_planned_bytes_equal_the_size_of_the_file(tmp_path):
     run_passes(model, Options(fold_all=True))
     for external in (False, True):
         model.meta[storage.EXTERNAL_KEY] = external
-        path = tmp_path / "model.onnx"  # as long as the name that the plan assumes
+        path = tmp_path / "model.onnx"  # the data file gets the name that the plan assumes
         storage.save(model, path)
         assert storage.model_bytes(storage.load(path)) == planned(model).size
 
@@ -170,7 +173,7 @@ def test_decisions_contain_bytes():
     # no other node reads the operands of the Expand; the shape takes 16 bytes
     assert (v.folded, v.bytes_if_folded, v.bytes_if_kept) == (False, 1 << 14, 256 + 16)
     assert v.reason == "the model would grow: its result takes 16,384 bytes"
-    # another node reads its weight, so the file contains the weight in any case
+    # another node reads z, so the file contains z in any case
     assert (k.folded, k.bytes_if_folded, k.bytes_if_kept) == (False, 1 << 14, 0)
 
 

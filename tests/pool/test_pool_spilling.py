@@ -81,7 +81,7 @@ def test_nothing_is_spilled_without_a_limit():
 
 
 def test_deferred_work_runs_within_the_limit(bench):
-    """The pool keeps only the results of the chains, and spills them above the limit."""
+    """The pool stores only the results of the chains, and spills the results above the limit."""
     base = bench.held(counting(SIDE, SIDE))
     results = []
     for k in range(6):

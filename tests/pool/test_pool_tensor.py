@@ -1,4 +1,7 @@
-"""Test `BufferTensor`, read as an array, as bytes, or streamed into a file."""
+"""Test `BufferTensor` as an array, as bytes and as a stream.
+
+Further tests check the spans of buffers in a file, and the release of mapped pages.
+"""
 
 import io
 

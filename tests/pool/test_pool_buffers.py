@@ -1,4 +1,7 @@
-"""Test when buffers and views of them are freed, and the statistics of the pool."""
+"""Test when buffers and their views are freed, and the statistics of the pool.
+
+Further tests check which results are views, and that repeated elements are computed once.
+"""
 
 import numpy as np
 import onnx_ir as ir
@@ -113,7 +116,7 @@ MOVES = ["hold", "transpose", "reverse", "negate", "retain", "release"]
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 1000)), max_size=60))
 def test_statistics_match_the_retained_buffers(steps):
-    """After random operations, the live bytes are those of the memory of retained buffers."""
+    """After random operations, the live bytes are the total size of all retained regions."""
     bench = Bench()
     held = [bench.held(counting(3, 5))]
     contents = [counting(3, 5)]
@@ -180,7 +183,7 @@ MOVEMENTS = {
 @pytest.mark.parametrize("name", MOVEMENTS)
 def test_a_view_takes_no_bytes_and_keeps_its_base_alive(bench, name):
     move, expected = MOVEMENTS[name]
-    array = counting(256, 512)  # 512 KiB, far more than the lists of sizes
+    array = counting(256, 512)  # 512 KiB, far more than the integer operands
     base = bench.held(array)
     view = move(bench, base)
     assert bench.live_bytes < array.nbytes + 1024

@@ -1,4 +1,4 @@
-"""Test that the tiles of an array with any strides are the stored bytes of the tensor."""
+"""Test that the tiles of an array with any strides contain the stored bytes of the tensor."""
 
 import math
 
@@ -41,7 +41,10 @@ def stored(array: np.ndarray, dtype: ir.DataType) -> bytes:
 
 @st.composite
 def strided(draw):
-    """Draw an array of random shape that is permuted, sliced with steps, and may be broadcast."""
+    """Draw an array of random shape and its dtype.
+
+    The array is permuted and sliced with steps. It may be broadcast.
+    """
     dtype = draw(st.sampled_from(DTYPES))
     shape = tuple(draw(st.lists(st.integers(0, 7), max_size=4)))
     array = random_array(shape, dtype, draw(st.integers(0, 99)))
@@ -89,7 +92,7 @@ def test_tiles_are_about_as_large_as_requested():
 
 @pytest.mark.parametrize("perm", [(1, 0), (1, 0, 2), (0, 2, 1)])
 def test_large_values_are_read_in_slabs(perm):
-    """Each segment of a file is written once, and no segment is short."""
+    """Each byte is written once. Only the tiles of the matrix consist of several segments."""
     shape = (4400, 4001) if len(perm) == 2 else (440, 10, 4001)
     array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape).transpose(perm)
     out = np.zeros(array.nbytes, np.uint8)

@@ -11,7 +11,10 @@ OPSET = 21
 
 
 class Bench:
-    """Applies ops to buffers of one pool. The test retains every operand and result."""
+    """Applies ops to buffers of one pool.
+
+    Every operand and result is retained once, until the test calls `release`.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.pool = Pool(**options)
@@ -28,7 +31,10 @@ class Bench:
         return self.held(np.array(values, np.int64))
 
     def apply(self, op_type: str, *operands: Buffer | None, n: int = 1, **attributes: Any):
-        """Return the result of an op, or a list if ``n`` is not 1; each result is retained once."""
+        """Return the result of an op with one output, or the list of ``n`` results.
+
+        Each result is retained once.
+        """
         node = ir.node(op_type, [None] * len(operands), attributes, num_outputs=n)
         for k, output in enumerate(node.outputs):
             output.name = f"out{k}"
@@ -39,7 +45,7 @@ class Bench:
         return results[0] if n == 1 else results
 
     def backwards(self, x: Buffer, *steps: int) -> Buffer:
-        """Return a view in which the first axes are reversed, with one step for each axis."""
+        """Return a view with reversed first axes. ``steps`` has a positive step for each axis."""
         axes = range(len(steps))
         sizes = [-1 for _ in axes], [-(2**62) for _ in axes], axes, [-step for step in steps]
         lists = [self.integers(*each) for each in sizes]

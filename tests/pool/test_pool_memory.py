@@ -1,4 +1,4 @@
-"""Test that the resident memory of processes agrees with the statistics of the pool."""
+"""Test upper bounds of the memory of processes that fold, and of the statistics of the pool."""
 
 import json
 import sys
@@ -24,7 +24,11 @@ print(json.dumps({"growth": peak() - before, "pool": report.to_dict()["pool"]}))
 
 
 def grown(source, target, **options) -> tuple[int, dict]:
-    """Return the memory growth of a process that optimizes, and the statistics of its pool."""
+    """Optimize a model in a new process.
+
+    Returns:
+        The growth of the peak memory of the process in bytes, and the statistics of its pool.
+    """
     record = json.loads(python("-c", RUN, source, target, json.dumps(options)))
     return record["growth"], record["pool"]
 
@@ -45,7 +49,7 @@ def tensors(path) -> dict[str, np.ndarray]:
     [(("Neg", "Abs"), 1, 0), pytest.param(("Tanh", "Exp", "Neg"), 2, 3, marks=pytest.mark.slow)],
 )
 def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
-    """The weight has 64 MiB. Reductions and onnxruntime's functions read a whole operand."""
+    """The weight has 64 MiB. A reduction, Tanh and Exp read a whole operand."""
     nodes = " ".join(f"v{k + 1} = {op_types[k % len(op_types)]}(v{k})" for k in range(40))
     weight = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
     text = f"g () => (float mean) {{ {nodes} mean = ReduceMean<keepdims = 0>(v40) }}"
@@ -56,7 +60,10 @@ def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
 
 
 def test_a_fold_larger_than_the_limit(tmp_path):
-    """With a limit of 32 MiB, a Cast and Transpose of 256 MiB is written directly to the file."""
+    """With a limit of 32 MiB, the result of a Cast and a Transpose is written directly to the file.
+
+    The weight has 256 MiB.
+    """
     text = "g () => (float16[4096, 16384] y) { c = Cast<to = 10>(w) y = Transpose(c) }"
     weight = np.random.default_rng(0).standard_normal((16384, 4096), np.float32)
     saved(tmp_path / "in.onnx", text, w=weight)
@@ -94,7 +101,7 @@ def test_results_with_two_consumers_are_spilled(tmp_path):
 
 @pytest.mark.parametrize("limit", [None, 16 * MIB])
 def test_repeated_elements_take_no_memory(tmp_path, limit):
-    """The model reads a Slice of 1 GiB of one number, and the shape of 4 TiB."""
+    """The model slices a tensor of 1 GiB and reads the shape of a tensor of 4 TiB."""
     text = """g () => (float[2, 2] part, int64[2] shape)
     <float one = {2.5}, int64[2] square = {16384, 16384}, int64[2] from = {0, 0},
      int64[2] to = {2, 2}, int64[2] axes = {0, 1}, int64[2] huge = {1048576, 1048576}> {
@@ -134,7 +141,10 @@ def run(code: str, *arguments) -> str:
 
 
 def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
-    """The model has 257 MiB in 18 weights. Reading one element of each would take 32 MiB."""
+    """The model has 16 matrices of 16 MiB.
+
+    If a system maps 2 MiB at once, reading one element of each matrix takes 32 MiB.
+    """
     small = tmp_path / "small.onnx"
     large = tmp_path / "large.onnx"
     run(MAKE, small, 8)
@@ -144,7 +154,10 @@ def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
 
 
 def test_results_are_freed_at_the_end_of_their_run(tmp_path) -> None:
-    """onnxruntime returns 32 MiB twice, once in a branch. The collector is off in four runs."""
+    """In each run, onnxruntime computes two results of 32 MiB, one of them in a branch.
+
+    The process optimizes the model four times with a disabled garbage collector.
+    """
     model = tmp_path / "in.onnx"
     weight = np.ones((2048, 4096), np.float32)
     text = "then_branch = t () => (b) { e = Exp(v) b = Add(x, e) }, else_branch = f () => (x) { }"

@@ -1,4 +1,7 @@
-"""Test that deferred chains compute required elements once and store no intermediate results."""
+"""Test chains of deferred ops.
+
+They compute each required element once, and avoid storing intermediate results.
+"""
 
 import numpy as np
 import onnx
@@ -11,11 +14,14 @@ from reference_session import reference_options
 from onnxfold.fold.evaluator import ComputationFailed
 from onnxfold.fold.pool import BufferTensor, Memory
 
-SIDE = 512  # a value takes 1 MiB, which is large
+SIDE = 512  # a value takes 1 MiB, so ops on it are deferred
 
 
 def streamed(buffer) -> np.ndarray:
-    """Return the elements that the tensor of a buffer writes; the buffer remains deferred."""
+    """Return the elements of the bytes that the tensor of a deferred buffer writes.
+
+    The buffer must remain deferred.
+    """
     assert not buffer.is_known
     tensor = BufferTensor(buffer)
     data = tensor.tobytes()
@@ -114,7 +120,7 @@ def test_a_result_above_the_limit_is_spilled(limit, tmp_path):
         "LeakyRelu",
         "Sigmoid",
         "Tanh",
-        "Sin",  # computed as a whole
+        "Sin",
     ],
 )
 def test_functions_have_the_bits_of_onnxruntime(op_type):

@@ -16,7 +16,10 @@ def graph(body: str) -> onnx.ModelProto:
 
 
 def functions(count: int, body: str) -> onnx.ModelProto:
-    """Return y = F0(x) with ``count`` functions; ``{after}`` is the number of the next function."""
+    """Return a model of y = F0(x) with ``count`` functions, which have the same ``body``.
+
+    ``{after}`` in ``body`` is the number of the next function, or 0 in the last function.
+    """
     made = "".join(
         f'<domain: "local", opset_import: ["" : 21, "local" : 1]> F{i} (u) => (v) '
         f"{{ {body.format(after=(i + 1) % count)} }}"
@@ -135,7 +138,7 @@ def test_unusual_models_are_accepted(tmp_path) -> None:
         assert len(storage.from_proto(graph(body)).graph) > 0
     model = graph("y = local.What(x)")
     attributes = model.graph.node[0].attribute
-    attributes.add(name="empty", type=onnx.AttributeProto.TENSOR)  # without a data type
+    attributes.add(name="empty", type=onnx.AttributeProto.TENSOR)  # a tensor without a data type
     onnxfold.optimize_file(model, tmp_path / "m.onnx", report=tmp_path / "page.html")
     attributes.add(
         name="sparse", type=onnx.AttributeProto.SPARSE_TENSOR

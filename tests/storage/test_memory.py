@@ -19,7 +19,7 @@ def peak(): return peak_rss_bytes() / 2**20
 
 
 def big_model(path, mebibytes: int, *, count: int) -> None:
-    """Write a model with ``count`` tensors of random bytes."""
+    """Write a model of ``mebibytes`` MiB with ``count`` tensors, which have equal random bytes."""
     rows = mebibytes * (1 << 20) // count // 4096
     chunk = np.random.default_rng(0).bytes(rows * 4096)
     tensors = [

@@ -167,7 +167,7 @@ def test_alignment_and_ties(tmp_path) -> None:
     assert offsets["big"] % 4096 == 0 and offsets["big"] == offsets["tied"]
     assert all(offset % 64 == 0 for offset in offsets.values())
     np.testing.assert_array_equal(run(tmp_path / "out.onnx"), run(path))
-    # Ties are kept when the model is saved again.
+    # Shared tensors remain shared when the model is saved again.
     storage.save(storage.load(tmp_path / "out.onnx"), tmp_path / "again.onnx")
     assert (tmp_path / "again.onnx.data").stat().st_size == (
         tmp_path / "out.onnx.data"
@@ -237,7 +237,7 @@ def test_sharing(tmp_path) -> None:
     other.mkdir()
     report = storage.save(storage.load(source), other / "out.onnx", share_weights=True)
     assert report.bytes_shared == 0 and os.stat(other / "out.onnx.data").st_size == 64 * 64 * 4
-    # The target itself cannot be shared.
+    # The target is replaced, so its weights cannot be shared.
     assert storage.save(storage.load(source), source, share_weights=True).bytes_shared == 0
     np.testing.assert_array_equal(run(source), run(other / "out.onnx"))
 
@@ -306,7 +306,7 @@ def test_links(tmp_path) -> None:
 
 
 def test_onnxruntime_reads_data_with_two_names(tmp_path) -> None:
-    """Data have two names for a moment while a model with data is replaced."""
+    """While a model with external data is replaced, the data file has two names for a moment."""
     path = write(tmp_path / "m.onnx", linear())
     storage.save(storage.load(path), path, external_data=True)
     expected = run(path)

@@ -1,4 +1,7 @@
-"""Test that an output never replaces a file that the source still requires, by any name."""
+"""Test that an output never replaces a file that a model still requires.
+
+The output may have another name of the file, such as a symbolic link or a hard link.
+"""
 
 import os
 import shutil
@@ -18,7 +21,7 @@ from onnxfold.support.errors import UsageError
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with a model ``m.model``, its data ``w.data``, and links to both."""
+    """Return a folder with the model ``m.model``, its data file ``w.data``, and links to both."""
     write(tmp_path / "m.model", linear(), save_as_external_data=True, location="w.data")
     (tmp_path / "soft.data").symlink_to("w.data")
     (tmp_path / "hard.data").hardlink_to(tmp_path / "w.data")

@@ -59,7 +59,10 @@ def test_failed_rename_keeps_a_data_file_that_no_model_refers_to(tmp_path, monke
 
 
 def test_interrupt_at_every_step_of_a_commit(tmp_path, tmp_path_factory, monkeypatch) -> None:
-    """After an error at any system call, model and data agree, and the next save cleans up."""
+    """An error at any system call leaves the old or the new model with its data.
+
+    The next save removes the leftovers.
+    """
     other = tmp_path_factory.mktemp("other")
     path = write(tmp_path / "m.onnx", linear())
     storage.save(storage.load(path), path, external_data=True)
@@ -133,7 +136,7 @@ def test_errors_contain_the_path(tmp_path) -> None:
 
 
 def test_no_permission() -> None:
-    """Not even root can create files in this folder."""
+    """Not even root can create files in /sys/kernel."""
     if not os.path.isdir("/sys/kernel"):
         pytest.skip("no such file system")
     with pytest.raises(OnnxFoldError, match=r"/sys/kernel/m\.onnx: cannot be written"):
@@ -141,7 +144,7 @@ def test_no_permission() -> None:
 
 
 def test_full_disk(tmp_path) -> None:
-    """A limit of the file size simulates a full disk, which takes the same path in the code."""
+    """A limit of the file size simulates a full disk. The code handles both errors equally."""
     resource = pytest.importorskip("resource")
     path = write(tmp_path / "m.onnx", linear())
     before = path.read_bytes()
@@ -169,7 +172,11 @@ def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
 
 
 def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> int:
-    """Save a model to ``path``; kill the process before or after the step-th change of a name."""
+    """Save the model at ``path`` with the weight of ``other``, and kill the process meanwhile.
+
+    The process is killed before or after the step-th change of a file name. If there are fewer
+    changes, the result is 0.
+    """
     model = storage.load(path)
     model.doc_string = "new"
     weight = storage.load(other).graph.initializers["w"].const_value
@@ -191,12 +198,12 @@ def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> i
     for name in ("replace", "link", "unlink"):
         setattr(os, name, dying(getattr(os, name)))
     storage.save(model, path, external_data=external, fsync=False)
-    return 0  # there were fewer steps
+    return 0  # the save changed fewer names
 
 
 @pytest.mark.parametrize("external", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_kill_at_every_rename(tmp_path: Path, external: bool) -> None:
-    """A model with external data gets new data, or is replaced by a single file."""
+    """A model with external data is replaced by a model with new data, or by a single file."""
     folder = tmp_path / "models"
     folder.mkdir()
     path = folder / "m.onnx"

@@ -1,4 +1,4 @@
-"""Test that reading bytes finds all tensors, changes nothing else, and rejects damaged files."""
+"""Test that loading and saving keep all fields of a model, and that damaged files are rejected."""
 
 import contextlib
 
@@ -53,7 +53,7 @@ def models(draw) -> onnx.ModelProto:
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(models())
 def test_round_trip(tmp_path_factory, model: onnx.ModelProto) -> None:
-    """Some tensors are smaller, some larger than the minimum size of a view of the file."""
+    """Some tensors are copied, and others are large enough to be views of the file."""
     assert normal(storage.to_proto(storage.from_proto(model))) == normal(model)
     path = tmp_path_factory.getbasetemp() / "trip.onnx"
     path.write_bytes(model.SerializeToString())
@@ -68,7 +68,7 @@ def test_truncated_files(tmp_path) -> None:
     path = tmp_path / "cut.onnx"
     for cut in range(0, len(data), 37):
         path.write_bytes(data[:cut])
-        # A file that is cut between two top-level fields is a smaller message and may be a model.
+        # A file that is cut between two top-level fields is a valid message, possibly a model.
         try:
             onnx.ModelProto.FromString(data[:cut])
             whole = True
@@ -85,11 +85,11 @@ def test_truncated_files(tmp_path) -> None:
     "data",
     [
         b"\x3a" + b"\xff" * 9 + b"\x01" + b"x",  # graph of 2**64 - 1 bytes
-        b"\x3a" + b"\xff" * 20,  # a number that does not end
+        b"\x3a" + b"\xff" * 20,  # a varint that is too long
         b"\x3a\xff\xff\xff\xff\x07" + b"\0" * 8192,  # 2 GiB in 8 KiB
         b"\xff",
         b"\x00" * 100,
-        b"\x3b" * 8192,  # groups that do not end
+        b"\x3b" * 8192,  # nested groups without an end
         b"\x3f" * 8192,  # wire type 7
         b"not a model at all" * 1000,
         b"\x0a",

@@ -1,4 +1,7 @@
-"""Models for the tests of storage, with tensors in every place that the format allows."""
+"""Models and helpers for the tests of storage.
+
+The models have tensors in all places that storage supports.
+"""
 
 import copy
 import functools
@@ -50,7 +53,10 @@ def parsed(text: str) -> onnx.ModelProto:
 
 
 def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
-    """Return y = x @ w + b. w [size, size] is an initializer, b [size] is a Constant."""
+    """Return a model of y = x @ w + b.
+
+    w [size, size] is an initializer, and b [size] is the result of a Constant.
+    """
     model = parsed(
         f"""<ir_version: 9, opset_import: ["" : 17]>
         linear (float[batch, {size}] x) => (float[batch, {size}] y) {{
@@ -63,7 +69,10 @@ def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
 
 
 def nested(size: int = 64) -> onnx.ModelProto:
-    """Return a model with large tensors in initializers, Constants, subgraphs and a function."""
+    """Return a model with tensors in initializers, Constants, subgraphs and a function.
+
+    The added tensors have the shape [size, size].
+    """
     model = parsed(TEXTS["branches in branches"])
 
     def fill(graph: onnx.GraphProto) -> None:
@@ -132,11 +141,11 @@ UNORDERED = {
     "opset_import": "domain",
     "quantization_annotation": "tensor_name",
 }
-"""Fields with unordered messages, and the field of the messages by which they are sorted."""
+"""Repeated fields whose order has no meaning, and the key by which `normal` sorts each field."""
 
 
 def normal(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with sorted messages in all unordered fields."""
+    """Return a copy of the model in which the messages of all `UNORDERED` fields are sorted."""
 
     def order(message: Message) -> None:
         for field, content in message.ListFields():
@@ -198,7 +207,10 @@ def weight(path, name: str = "w") -> np.ndarray:
 
 
 def streamed(proto: onnx.ModelProto | None = None, *, rows: int = 1024, **kwargs) -> ir.Model:
-    """Return the linear model with an additional streamed initializer of 4 KiB per row."""
+    """Return a model with an additional streamed initializer ``s`` of 4 KiB per row.
+
+    Without ``proto``, the model is `linear`. ``kwargs`` are arguments of `Streamed`.
+    """
     model = storage.from_proto(proto or linear())
     extra = ir.Value(name="s", const_value=Streamed(rows, 1024, **kwargs))
     model.graph.initializers.add(extra)

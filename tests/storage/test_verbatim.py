@@ -1,4 +1,4 @@
-"""Test that `VerbatimModel` writes unchanged parts of a file again without reading them."""
+"""Test that `VerbatimModel` copies the unchanged parts of a model, and takes little memory."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ EXTERNAL = {"save_as_external_data": True, "location": "in.bin", "size_threshold
 
 
 def test_all_fields_are_kept(tmp_path) -> None:
-    """The same holds for fields that `ir.Model` does not have."""
+    """The model has fields that `ir.Model` lacks."""
     model = everything()
     model.graph.sparse_initializer.append(sparse("sp"))
     model.training_info.add().initialization.initializer.append(tensor("t", 64, 64))

@@ -40,7 +40,10 @@ def opened(tmp_path, model: onnx.ModelProto):
 
 
 def external(tmp_path, model: onnx.ModelProto | None = None, **entries: str):
-    """Write a model with external data, then change the entries of tensor w."""
+    """Write a model with external data, and return its path.
+
+    ``entries`` replace values in the external data of the first initializer.
+    """
     path = tmp_path / "m.onnx"
     onnx.save(
         model or linear(), path, save_as_external_data=True, location="m.bin", size_threshold=0
@@ -137,7 +140,7 @@ def test_length_may_be_omitted(tmp_path) -> None:
     model = onnx.load(external(tmp_path), load_external_data=False)
     entries = model.graph.initializer[0].external_data
     (length,) = (e for e in entries if e.key == "length")
-    length.value = "0"  # also means the rest of the file
+    length.value = "0"  # like a missing length, 0 means the rest of the file
     zero = opened(tmp_path, model).graph.initializers["w"].const_value
     entries.remove(length)
     weight = opened(tmp_path, model).graph.initializers["w"].const_value
@@ -182,7 +185,7 @@ def test_external_data_is_checked(tmp_path, entries: dict[str, str], reason: str
     assert caught.value.file == str(path)
     if "length" not in entries and "offset" not in entries:
         assert isinstance(caught.value, ExternalDataError)
-        failed = onnxfold.batch(path, tmp_path / "out").failed  # batch reads no other file
+        failed = onnxfold.batch(path, tmp_path / "out").failed  # batch checks locations, too
         assert str(path) in str(failed[0].reason)
         with pytest.raises(Exception, match="xternal"):  # onnxruntime raises its own errors
             onnxfold.InferenceSession(path)
@@ -331,7 +334,7 @@ def test_the_total_size_of_sparse_tensors_is_limited(tmp_path) -> None:
         opened(tmp_path, model)
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # onnxruntime also uses int8
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # onnxruntime also accepts int8 indices
 @pytest.mark.parametrize("coordinates", [False, True])
 def test_small_sparse_tensors_become_dense(tmp_path, coordinates, dtype) -> None:
     places = np.array([1, 6, 11], np.int64)
@@ -367,12 +370,15 @@ def test_all_fields_survive_a_round_trip(tmp_path) -> None:
 
 
 def test_the_model_with_all_fields_is_complete() -> None:
-    """A field that a new release of onnx adds must be read and written, or be listed here."""
+    """Storage must read and write each field of the format, or this test must list the field.
+
+    The test fails if a new release of onnx adds a field.
+    """
     elsewhere = {
         "data_location",
         "external_data",
     }  # tested by other tests, because saving changes them
-    unwritten = {"segment", "begin", "end"}  # of tensors in segments, which no exporter writes
+    unwritten = {"segment", "begin", "end"}  # no exporter divides tensors into segments
     refused = {"sparse_tensors", "sparse_tensor", "sparse_initializer"}
     refused |= {"dims", "values", "indices"}  # of a sparse tensor
     refused |= {"tensors", "graphs", "type_protos"}  # no operator of ONNX has such attributes
@@ -444,7 +450,10 @@ def test_import_is_light() -> None:
 
 
 def test_reading_external_locations_leaves_no_file_mapped(tmp_path) -> None:
-    """Some systems cannot replace mapped files, so a mapping must end without the collector."""
+    """Some systems cannot replace mapped files.
+
+    A mapping must therefore end before the garbage collector runs.
+    """
     path = write(tmp_path / "m.onnx", linear())
     gc.collect()
     gc.disable()

@@ -123,7 +123,7 @@ def test_higher_levels_do_not_have_more_nodes(model, ops_at_each_level):
 
 
 def test_onnxruntime_fuses_the_same_ops(ops_at_each_level):
-    """At level 2, weights contain the scales of attention, so FusedMatMul is not required."""
+    """At level 2, weights contain the scales of attention, so onnxruntime fuses no scales."""
     original, *levels = ops_at_each_level(FILES[0])
     fused = {op: count for op, count in original.items() if op.startswith("com.microsoft::")}
     exact, inexact, _ = levels

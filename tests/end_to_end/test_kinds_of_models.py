@@ -107,7 +107,7 @@ def test_invalid_models_raise_an_error(function, wrong, tmp_path, monkeypatch):
 
 
 def test_a_loaded_model_keeps_its_layout(tmp_path):
-    """The output has external data even if folding replaced all external tensors."""
+    """If the source has external data, the output has external data, even if all is folded."""
     text = "g (float[n, 64] x) => (float[n, 64] y) { t = Neg(w) y = MatMul(x, t) }"
     model = with_weights(parse(text), w=floats(64, 64))
     path = tmp_path / "in.onnx"
@@ -299,7 +299,7 @@ def test_signatures_have_every_option(name):
 
 
 def test_nodes_in_any_order(tmp_path):
-    """`optimize` sorts the nodes of an onnx-ir model. Other functions do not change the model."""
+    """`optimize` sorts the nodes of an onnx-ir model in place. Other functions do not change it."""
     model = ir.load(saved(SMALL, tmp_path / "in.onnx"))
     model.graph.extend(backwards := [*model.graph][::-1])
     report = onnxfold.optimize_file(model, tmp_path / "out.onnx", check=1)

@@ -1,4 +1,4 @@
-"""Test that predicted memory bounds the memory measured in new processes."""
+"""Test the predictions of plans against the memory and the bytes that new processes report."""
 
 import json
 import sys
@@ -27,7 +27,10 @@ def random(*shape):
 
 
 def transposed(path, size=4608):
-    """Save a model that transposes two weights, which exceed 64 MiB: their pages are released."""
+    """Save a model that transposes two weights.
+
+    By default, each weight has more than 64 MiB, so that its mapped pages are released after reads.
+    """
     text = f"""g (float[1,{size}] x) => (float[1,{size}] y) {{
         t0 = Transpose<perm=[1,0]>(w0) h = MatMul(x, t0)
         t1 = Transpose<perm=[1,0]>(w1) y = MatMul(h, t1) }}"""
@@ -57,7 +60,10 @@ def embedding(path):
 
 
 def assert_holds(predicted: float, measured: float) -> None:
-    """Assert that the prediction is an upper bound that is not too loose."""
+    """Assert that the prediction is an upper bound, and at most 2.5 times the measurement.
+
+    The measurement may exceed the prediction by 2 %.
+    """
     assert measured <= predicted * 1.02, (predicted, measured)
     assert predicted <= measured * 2.5, (predicted, measured)
 
@@ -96,7 +102,7 @@ def test_comparing_equal_weights_takes_no_memory(tmp_path):
 
 
 def test_a_plan_computes_nothing_large(tmp_path):
-    by_numpy(tmp_path / "in.onnx")  # 64 MiB, 40 times
+    by_numpy(tmp_path / "in.onnx")  # 40 results of 64 MiB
     code = """
 import sys, onnxfold
 from onnxfold.support.system import peak_rss_bytes
@@ -106,7 +112,7 @@ plan = onnxfold.plan(sys.argv[1])
 assert plan.prediction.bytes_written
 print(peak_rss_bytes() - before)
 """
-    # includes onnxruntime, with which the plan determines the ops that are computed exactly
+    # the limit includes onnxruntime, because the plan tests which ops it computes exactly
     assert int(python("-c", code, tmp_path / "in.onnx")) < 60 << 20
 
 
@@ -156,7 +162,7 @@ def test_a_plan_rejects_unknown_names_of_rules(tmp_path):
 
 
 def test_a_constant_sequence_with_two_consumers_is_folded(tmp_path):
-    """Rules replace the elements of the sequence."""
+    """Rules replace the sequence, so that both of its consumers are folded."""
     proto = parse(
         """g (float[9, 8] x) => (float[9, 8] y, float[9, 8] z) {
             halves = SplitToSequence <axis = -1> (table, four)

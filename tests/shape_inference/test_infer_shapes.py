@@ -31,7 +31,7 @@ def graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionPr
 
 
 def bare(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of the model without the types of its values."""
+    """Return a copy of the model without the value_info of its graphs and functions."""
     model = copy.deepcopy(model)
     for graph in graphs(model):
         del graph.value_info[:]
@@ -39,7 +39,7 @@ def bare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def types(graph: onnx.GraphProto | onnx.FunctionProto) -> dict[str, str]:
-    """Return the types of the values of a graph as text."""
+    """Return the types in the value_info of a graph as text, by the name of the value."""
     found = {}
     for info in graph.value_info:
         kind = info.type.tensor_type
@@ -112,7 +112,10 @@ def test_names_expressions_subgraphs_and_functions() -> None:
 
 
 def test_other_entries_are_not_changed() -> None:
-    """Existing entries keep denotations, documentation, metadata and types without inference."""
+    """Only inferred types change. Denotations, documentation and metadata of entries are kept.
+
+    Entries of values that inference does not cover are not changed.
+    """
     text = """g (float[B,4] x) => (float[B,4] y) <float[7,4] t, float[B,4] u, float[3,4] w> {
         t = Relu(x)  u = custom.F(t)  w = Identity(c)  y = Add(u, w) }"""
     model = with_weights(parse(text), c=[1.0, 2.0, 3.0, 4.0])

@@ -53,9 +53,9 @@ def test_the_result_is_not_slower_than_the_original(model, tmp_path):
         ([[2.0], [1.99], [1.99], [1.99]], "-O1"),
         ([[2.0], [2.0], [2.01], [2.01]], "original"),
         ([[2.0], [1.9], [1.9], [1.8]], "-O2"),
-        ([[2.0], [1.9, 2.0, 1.6], [1.9], [1.8, 1.9, 1.2]], "-O1"),  # the spread is larger
+        ([[2.0], [1.9, 2.0, 1.6], [1.9], [1.8, 1.9, 1.2]], "-O1"),  # the spread exceeds the gain
         ([[2.0], [2.1], [2.1], [1.9, 1.8, 1.2]], "original"),
-        ([[2.0], [1.9], [1.8, 1.9, 1.2], [1.9]], "-O1 --value-info"),  # its result is exact
+        ([[2.0], [1.9], [1.8, 1.9, 1.2], [1.9]], "-O1 --value-info"),  # exact rules only
     ],
 )
 def test_a_gain_of_inexact_rules_must_exceed_the_spread(tmp_path, monkeypatch, times, chosen):

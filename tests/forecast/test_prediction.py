@@ -112,7 +112,7 @@ plan = onnxfold.plan(sys.argv[1])
 assert plan.prediction.bytes_written
 print(peak_rss_bytes() - before)
 """
-    # the limit includes onnxruntime, because the plan tests which ops it computes exactly
+    # this includes onnxruntime, by which the plan determines the ops that are computed exactly
     assert int(python("-c", code, tmp_path / "in.onnx")) < 60 << 20
 
 

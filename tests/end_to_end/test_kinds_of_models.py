@@ -107,7 +107,7 @@ def test_invalid_models_raise_an_error(function, wrong, tmp_path, monkeypatch):
 
 
 def test_a_loaded_model_keeps_its_layout(tmp_path):
-    """If the source has external data, the output has external data, even if all is folded."""
+    """The output has external data like the source, even if all external tensors were folded."""
     text = "g (float[n, 64] x) => (float[n, 64] y) { t = Neg(w) y = MatMul(x, t) }"
     model = with_weights(parse(text), w=floats(64, 64))
     path = tmp_path / "in.onnx"

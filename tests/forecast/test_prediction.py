@@ -162,7 +162,7 @@ def test_a_plan_rejects_unknown_names_of_rules(tmp_path):
 
 
 def test_a_constant_sequence_with_two_consumers_is_folded(tmp_path):
-    """Rules replace the sequence, so that both of its consumers are folded."""
+    """A rule replaces both reads of the sequence by outputs of a Split, which are folded."""
     proto = parse(
         """g (float[9, 8] x) => (float[9, 8] y, float[9, 8] z) {
             halves = SplitToSequence <axis = -1> (table, four)

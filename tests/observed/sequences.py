@@ -246,7 +246,7 @@ class Sequence:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     def steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield the names and functions of random actions without end."""
+        """Yield random actions, as names and functions, without end."""
         actions = {
             "repeat": (60, lambda: None),
             "renew": (6, self.renew),

@@ -161,7 +161,11 @@ def _collect(process: int, reading: int) -> list[str | None]:
 
 @contextlib.contextmanager
 def checked_resources(outcome: Outcome) -> Iterator[None]:
-    """Add processes, descriptors and temporary files that remain after the context to `outcome`."""
+    """Check after the context that no processes, descriptors and temporary files remain.
+
+    Those that remain are problems of `outcome`. Idle processes for later evaluations, and their
+    descriptors, are allowed.
+    """
     descriptors = psutil.Process().num_fds()
     temporary = _temporary_files()
     yield

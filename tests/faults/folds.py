@@ -65,7 +65,7 @@ def _is_right(cache: FoldCache, key: int, right: dict[str, bytes]) -> bool:
 
 
 def killed(count: int, seed: int, folder: Path, processes: int = 6) -> Outcome:
-    """Kill `count` processes that read and write a folder at random moments; then check the folder.
+    """At random moments, kill processes that read and write a folder. At the end, check the folder.
 
     Args:
         count: The number of processes to kill.

@@ -1,4 +1,4 @@
-"""Test `ProcessState` and `ProcessLocal`, and that no other modules own state of the process."""
+"""Test `ProcessState` and `ProcessLocal`, and that only their modules own state of the process."""
 
 import ast
 import os

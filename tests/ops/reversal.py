@@ -1,4 +1,4 @@
-"""The definition of the custom op of reverse.c."""
+"""The definition of the custom op that ``reverse.c`` implements."""
 
 from onnxfold.ops import Op, Trait, op
 

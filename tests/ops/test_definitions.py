@@ -1,4 +1,4 @@
-"""Test that the definitions of ops are complete and that the ops exist."""
+"""Test the definitions of ops, and that onnx or onnxruntime has each defined op."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def line_of(row) -> str:
 
 
 def test_the_aspects_of_each_op():
-    """To accept a change, edit aspects.txt. Ops that a release of onnx lacks are not compared."""
+    """To accept a change, edit aspects.txt. Ops that the installed onnx lacks are not compared."""
     found = dict(line_of(row).split(": ") for row in aspects() if row.domain != "tests")
     expected = dict(line.split(": ") for line in TABLE.read_text().splitlines())
     common = found.keys() & expected.keys()

@@ -1,4 +1,4 @@
-"""Small modules that PyTorch's exporters export, by the names that rules use in `seen_in`."""
+"""Models that PyTorch's exporters write for small modules, by the names in `seen_in` of rules."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,10 @@ def exported(name: str) -> onnx.ModelProto:
 
 
 def _modules(torch: Any) -> dict[str, Any]:
-    """Return for each name a module, its inputs and exporter options, or a function of these."""
+    """Return an entry for each name: a module, its inputs, and options of the exporter.
+
+    An entry may also be a function that returns these three objects.
+    """
     nn = torch.nn
 
     class Function(nn.Module):
@@ -94,19 +97,19 @@ def _modules(torch: Any) -> dict[str, Any]:
         return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
 
     def shuffled(x: Any) -> Any:
-        """The channel shuffle of ShuffleNet."""
+        """Shuffle channels as in ShuffleNet."""
         batch, channels, height, width = x.shape
         groups = x.reshape(batch * channels // 2, 2, height * width).permute(1, 0, 2)
         parts = groups.reshape(2, -1, channels // 2, height, width)
         return parts[0], parts[1].tanh()
 
     def rotated(x: Any, cos: Any, sin: Any) -> Any:
-        """Rotary position embedding of heads."""
+        """Apply a rotary position embedding to each head."""
         x = x.view(x.size(0), x.size(1), 2, 8).transpose(1, 2)
         return x * cos + torch.cat([-x[..., 4:], x[..., :4]], -1) * sin
 
     def normalized(weight: Any, bias: Any, x: Any) -> Any:
-        """Layer normalization with separate ops."""
+        """Apply layer normalization with separate ops."""
         centered = x - x.mean(-1, keepdim=True)
         variance = centered.pow(2).mean(-1, keepdim=True)
         return centered / torch.sqrt(variance + 1e-5) * weight + bias
@@ -123,7 +126,10 @@ def _modules(torch: Any) -> dict[str, Any]:
         return one * other, joined[:, 16:], *three, *four
 
     def of_transformers(kind: str, past: bool = False, **sizes: Any) -> Any:
-        """Return a small model of transformers with token ids as input."""
+        """Return the entry of a small model of the transformers library.
+
+        The inputs are token ids and a mask, and with ``past`` also the keys and values of a cache.
+        """
         transformers = pytest.importorskip("transformers")
         config = getattr(transformers, f"{kind}Config")(vocab_size=99, **sizes)
         model = getattr(transformers, f"{kind}Model")(config)

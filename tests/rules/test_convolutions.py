@@ -16,7 +16,7 @@ from onnxfold.rewrite import RuleSet
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300))
 def test_first_bias_of_any_convolution(seed):
-    """Every algorithm that onnxruntime chooses by sizes and threads adds the bias last."""
+    """onnxruntime selects the algorithm by sizes and threads. Each algorithm adds the bias last."""
     rng = np.random.default_rng(seed)
     kind = rng.choice(["Conv", "ConvTranspose"])
     model, feeds = random_convolution(rng, kind)

@@ -1,8 +1,9 @@
 """Test that a rule needs each of its conditions; see `onnxfold.testing.needed_conditions`.
 
-For each condition there is a model in which only this condition is false, and for which the rule is
-wrong without it. The model is a row of the table with `-`, or a changed model of another row.
-`pytest -m slow tests/rules/test_needed_conditions.py` searches for all rules, in a few minutes.
+For each condition, there is a model in which only this condition is false. Without the condition,
+the rule would be wrong for this model. The model is a row of the table with `-`, or a changed model
+of another row. `pytest -m slow tests/rules/test_needed_conditions.py` searches the models for all
+rules, in a few minutes.
 """
 
 from fnmatch import fnmatch
@@ -12,7 +13,8 @@ from test_tables import EXAMPLES, RULES
 
 from onnxfold.testing.needed_conditions import find_needs
 
-# Conditions without such a model: the rules, the beginnings of the conditions, and the reason.
+# Conditions for which no such model exists: patterns of the names of rules, the beginnings of the
+# conditions, and the reason.
 EXCEPTIONS = [
     (
         ("m*_of_m*", "constants_of_extreme", "clip_of_clip", "*repeated_constant", "unary_of_*"),

@@ -22,7 +22,11 @@ SPLIT = ("bs = Shape<start=0, end=2>(x)", "hd = Concat<axis=0>(bs, hs)")
 
 
 def layer(scaled, turned, mask, past):
-    """Return nodes and constants of self-attention over ``x`` with a mask of 0 and 1."""
+    """Return nodes and constants of self-attention over ``x`` with a mask of 0 and 1.
+
+    ``scaled``, ``turned`` and ``mask`` select how the scores are scaled, the keys are transposed,
+    and the mask is applied. With ``past``, the layer also reads the keys and values of a cache.
+    """
     c = {"root": F(SIZE**-0.25), "scale": F(SIZE**-0.5), "square": F(SIZE**0.5), "zero": F(0)}
     c |= {"hs": np.array([HEADS, SIZE]), "low": F(-np.inf if "guarded" in mask else LOWEST)}
     c |= {"rows": np.array([-1, WIDTH]), "last": np.array([SIZE]), "flat": np.array([-1])}
@@ -99,7 +103,8 @@ def test_layer(scaled, turned, mask, past, tmp_path):
     assert target.rewrites["attention"] == 1
     remaining = [node.op_type for node in ir.load(tmp_path / "out.onnx").graph]
     assert "Softmax" not in remaining and "FusedMatMul" not in remaining
-    # broadcasting the mask requires the length of the keys, unless the mask has this length
+    # A mask that is not causal is broadcast to the length of present_v. The new node requires this
+    # length, so the node cannot compute present_k and present_v.
     assert remaining.count("Transpose") == (2 if past and "causal" not in mask else 0)
     before = reference_session(model)
     after = ort.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Test rules for the target onnxruntime, and how onnxruntime optimizes their results."""
+"""Test rules for the target onnxruntime, and how onnxruntime optimizes the rewritten models."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_rules_fire_only_for_their_target(target, fired):
 
 
 def test_between_all_other_passes(tmp_path):
-    """onnx infers no types for ops of this domain, so types of later values are partly unknown."""
+    """onnx infers no types for com.microsoft, so the types of some later values are unknown."""
     swin = Path(__file__).parents[2] / "models" / "swin.onnx"
     report = onnxfold.optimize_file(
         swin, tmp_path / "out.onnx", level=2, target="onnxruntime", check=1

@@ -43,7 +43,7 @@ def test_slices_of_slices(size, steps):
         np.testing.assert_array_equal(actual, expected)
 
 
-# These models are not in the table because onnx crashes on changes of the attributes.
+# These models are not in the table, because onnx crashes on models with changed attributes.
 @pytest.mark.parametrize(
     ("name", "model"),
     [

@@ -1,4 +1,4 @@
-"""Test the rules with their tables, which `onnxfold.testing.rule_tables` describes.
+"""Test the rules with the models in tables. `onnxfold.testing.rule_tables` describes the tables.
 
 Some changed models of each row are also tested; see `onnxfold.testing.changes`.
 `CHANGES=10000 pytest tests/rules` tests all changed models in an hour.
@@ -47,5 +47,5 @@ def test_row(case):
 
 
 def test_every_rule_has_a_row_that_matches():
-    """The rules of one list share a variable, and often a row."""
+    """A row with the name of a list of rules counts for all rules of the list."""
     assert not [rule.label for rule in RULES if not EXAMPLES[rule][False]]

@@ -31,7 +31,7 @@ SHIFTED = """(float[N,2,5,6] x) <float[3,2,3,3] w, float[1,1,1] c = {0.5}>
         (SEQUENCE, ["Split"]),
         # no Transpose remains before the Reshape to the sides
         (EXPECTED, ["Reshape", "Softmax", "MatMul", "Reshape"]),
-        # Expand creates a bias from one number; it requires opset 8, but is not in the result
+        # an Expand creates the bias from one number; opset 7 has no Expand, but this one is folded
         (f"{SHIFTED}; opset 7", ["Conv"]),
         (f"{SHIFTED}; opset 9", ["Conv"]),
     ],
@@ -45,7 +45,7 @@ def test_remaining_ops(text, remaining):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_bias_replaces_the_added_constant(shared):
-    """A new bias does not make the model grow if it is as large as a removed constant."""
+    """A new bias that is as large as a removed constant does not make the model grow."""
     text = """(float[N,2,5,5] x, float[400,1,1] z) <float[400,2,3,3] w, float[400,1,1] c>
         t = Conv(x, w) y = Add(t, c) u = Mul(z, c); outputs y"""
     optimized = onnxfold.optimize(Example.of(text + ", u" * shared).instance.model, level=2)

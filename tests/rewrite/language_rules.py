@@ -1,4 +1,4 @@
-"""Rules that use the features of the rule language; their models are in ``language_rules.txt``."""
+"""Rules that use the features of the rule language. ``language_rules.txt`` has models for them."""
 
 from dataclasses import replace
 

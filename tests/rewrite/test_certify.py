@@ -1,4 +1,4 @@
-"""Test that `onnxfold.testing.certify` searches for a model that requires each condition."""
+"""Test `onnxfold.testing.certify`, which searches for a model that requires each condition."""
 
 import pytest
 
@@ -12,13 +12,13 @@ TRANSPOSE = "(float[2,3] x) <float c = {1}> t = Transpose<perm=[1,0]>(x) y = Add
 
 @rule
 def max_of_relu(x, c: Constant):
-    """With a constant x, the result would be constant, so the second condition is always true."""
+    """No model requires the second condition, because rules do not rewrite constant results."""
     return op.Max(op.Relu(x), c) >> op.Max(x, c), where(c.number > 0, ~x.is_constant)
 
 
 @rule
 def add_to_transposed(x, c: Constant):
-    """With a constant of three axes, the result would have three axes."""
+    """If c had three axes, the result would have three axes, and the new Transpose would fail."""
     before = op.Add(op.Transpose(x, perm=(1, 0)), c)
     after = op.Add(x, c)
     return before >> op.Transpose(after, perm=(1, 0)), where(c.has_one_element, c.rank <= 2)

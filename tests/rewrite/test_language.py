@@ -202,7 +202,10 @@ def test_conditions_are_printed_as_they_are_written():
 
 
 def test_variables_of_unused_alternatives_are_omitted():
-    """Parts of the replacement and conditions that use these variables are omitted, too."""
+    """An alternative or attribute of the replacement with such a variable is omitted, too.
+
+    A condition uses the argument of `or_else` instead of such a variable.
+    """
 
     @rule(inexact=True)
     def step(x, c: Constant, a: Attribute):
@@ -242,7 +245,7 @@ def test_a_condition_is_checked_as_soon_as_its_variables_are_bound(first, produc
 
 
 def test_a_condition_waits_for_variables_after_alternatives():
-    """A variable in an alternative may be bound before the other variables of the condition."""
+    """An alternative may bind x before z is bound, so the condition is checked later."""
 
     @rule
     def tested_rule(x, z):
@@ -254,7 +257,7 @@ def test_a_condition_waits_for_variables_after_alternatives():
 
 
 def test_alternatives_with_an_omitted_input_are_not_used():
-    """The first alternative reads the bias, so it is used only if there is a bias."""
+    """The first alternative reads the bias z, so this alternative is used only if z exists."""
 
     @rule(inexact=True)
     def tested_rule(x, y, z, w):

@@ -33,10 +33,10 @@ def test_a_quantized_model_is_optimized_without_onnxruntime(tmp_path):
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("k = Sub(b, b)", True),  # a kernel computes it
+        ("k = Sub(b, b)", True),  # a NumPy kernel computes k
         ("k = Add(b, b)", True),
         ("k = Expand(b, n)", True),
-        ("k = DequantizeLinear(b, s)", None),  # all zeros, but only onnxruntime can compute it
+        ("k = DequantizeLinear(b, s)", None),  # k is all zeros, but only onnxruntime can compute k
     ],
 )
 def test_all_equal_of_a_computed_constant(text, answer):
@@ -49,7 +49,7 @@ def test_all_equal_of_a_computed_constant(text, answer):
 
 @pytest.mark.parametrize("links", [200, 800])
 def test_one_rewrite_per_link(links):
-    """Constant propagation computes the products of the constants; rules do not rewrite them."""
+    """Rules do not rewrite the products of constants. Constant propagation computes them."""
     weights = ", ".join(f"float c{k} = {{{1 + 1 / (k + 2)}}}" for k in range(links))
     nodes = " ".join(f"m{k + 1} = Mul(m{k}, c{k})" for k in range(links))
     text = f"""g (float[4] m0) => (float[4] m{links}) <{weights}> {{ {nodes} }}"""

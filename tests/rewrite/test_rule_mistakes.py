@@ -20,7 +20,7 @@ def _gelu(x):
 
 
 def _read():
-    """Yield the functions of the table and the patterns of their messages."""
+    """Yield each function in ``test_rule_mistakes.txt``, and the pattern of its error message."""
     path = Path(__file__).with_suffix(".txt")
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):

@@ -1,7 +1,7 @@
-"""Generate mutants of real models, which are valid models with random changes.
+"""Generate mutants of real models: valid models with random changes.
 
 Unlike random graphs, mutants have the depth, the sizes and the idioms of exported models. A mutant
-is compared with its own optimized form, so a change may alter the numbers.
+is compared with its own optimized form, so a change may alter the outputs.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ from .mutations import MUTATIONS, Feeds, Impossible, Mutant, span
 from .scopes import Refused
 
 ROOT = Path(__file__).parents[2]
-# Sizes of dims by their usual names: default, other and minimal sizes.
+# Sizes of dims by usual names, for ``make_feeds`` of feeds.py: default, other and minimal sizes.
 SIZES = [{}, {"batch": 3, "seq": 7, "past": 5}, {"batch": 1, "seq": 1, "past": 0}]
 
 
 class NoPart(Exception):
-    """The nodes have no outputs, or exchange values with other nodes that are not tensors."""
+    """The nodes of a part have no outputs, or one of their inputs or outputs is not a tensor."""
 
 
 def models(folder: str | None = None) -> list[Path]:
-    """Return the paths of the models in a folder or in the repository."""
+    """Return the paths of the models in a folder. None stands for folders of the repository."""
     folders = [Path(folder)] if folder else [ROOT / "models", ROOT / "tests" / "data"]
     return sorted(path for each in folders for path in each.rglob("*.onnx"))
 
 
 @functools.lru_cache(maxsize=4)
 def load_with_feeds(path: Path) -> tuple[onnx.ModelProto, Feeds]:
-    """Return a model with its data in memory, and feeds on which it runs."""
+    """Return a model with its data in memory, and feeds on which the model runs."""
     model = onnx.load(path)
     session = Reference(str(path))
     feeds = []
@@ -49,7 +49,7 @@ def load_with_feeds(path: Path) -> tuple[onnx.ModelProto, Feeds]:
         try:
             session.run(made)
         except Exception:
-            continue  # the model may not support all sizes
+            continue  # the model may not support these sizes
         feeds.append(made)
     assert feeds, f"no feed of {path} runs"
     return model, feeds
@@ -71,7 +71,7 @@ def _feeds(path: Path, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
-    """Return the values of all tensors of the main graph for each feed."""
+    """Return the inputs and all tensors that nodes of the main graph compute, for each feed."""
     model, feeds = load_with_feeds(path)
     watched = copy.deepcopy(model)
     known = {o.name for o in model.graph.output}
@@ -89,10 +89,10 @@ def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
 def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
     """Return consecutive nodes of a model as a model with feeds.
 
-    Values that the nodes read from other nodes are inputs.
+    Values that the nodes read are inputs of the new model, except for initializers.
 
     Raises:
-        NoPart: The nodes have no outputs, or the values of inputs or outputs are not known.
+        NoPart: The nodes have no outputs, or one of the inputs or outputs is not a tensor.
     """
     model, _ = load_with_feeds(path)
     values = inner_values(path)
@@ -117,7 +117,7 @@ def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
 
 
 def _info(name: str, arrays: list[np.ndarray]) -> onnx.ValueInfoProto:
-    """Return a declaration in which sizes that differ between the feeds are unknown."""
+    """Return a declaration. Sizes or a rank that differ between the feeds are unknown."""
     sizes = zip(*(a.shape for a in arrays), strict=True)
     same = len({a.ndim for a in arrays}) == 1
     dims = [s[0] if len(set(s)) == 1 else None for s in sizes] if same else None
@@ -130,9 +130,13 @@ NEAR = ("O2", "onnxruntime")
 
 
 def generate(seed: int, folder: str | None = None) -> Case:
-    """Return the mutant of a seed, made from a model of a folder or of the repository.
+    """Return the mutant of a seed, which is a changed model or a changed part of a model.
 
-    The variants of the case are two exact ones, or an exact and an inexact one.
+    The variants of the case are two of `EXACT`, or one of `EXACT` and one of `NEAR`.
+
+    Args:
+        seed: The seed.
+        folder: The folder of the models, or None for the models of the repository.
     """
     paths = models(folder)
     rng = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ from .constants import typed
 from .scopes import free_names, subgraphs_of
 
 Feeds = list[dict[str, Any]]
-# Names that the optimizer generates.
+# Names that an optimizer may generate.
 GENERATED = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 6e4, 1e-30]
 
@@ -54,7 +54,10 @@ class Mutant:
                 return name
 
     def scalar(self, name_hint: str, values: list[Any]) -> str:
-        """Add an input that alternates between the values, or a constant with one of them."""
+        """Add an input or an initializer, and return its name.
+
+        The feeds of the input alternate between the values. The initializer has one of the values.
+        """
         name = self.fresh(name_hint)
         arrays = [np.array(value) for value in values]
         if self.rng.random() < 0.5:
@@ -67,7 +70,10 @@ class Mutant:
         return name
 
     def types(self) -> dict[str, tuple[int, int | None]]:
-        """Return the element types and ranks of values of the main graph that can be inferred."""
+        """Return the element types and ranks of the values of the main graph with known types.
+
+        The rank is None if it is unknown.
+        """
         inferred = onnx.shape_inference.infer_shapes(self.model).graph
         found = {t.name: (t.data_type, len(t.dims)) for t in self.graph.initializer}
         for info in (*inferred.value_info, *self.graph.input, *self.graph.output):
@@ -84,7 +90,7 @@ class Mutant:
         return [t for t in own if least <= np.prod(t.dims, dtype=np.int64) <= most]
 
     def edges(self) -> list[tuple[onnx.NodeProto, int]]:
-        """Return the nodes of the main graph and the indices of their operands."""
+        """Return a pair of a node and an operand index for each operand in the main graph."""
         return [(n, k) for n in self.graph.node for k, v in enumerate(n.input) if v]
 
     def insert(self, before: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> None:
@@ -117,7 +123,7 @@ def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
 
 def convert_opset(m: Mutant) -> None:
     if m.model.functions:
-        raise Impossible  # the converter drops them
+        raise Impossible  # the version converter drops functions
     target = m.choose(v for v in range(13, 24) if v != m.opset)
     try:
         converted = onnx.version_converter.convert_version(m.model, target)
@@ -143,7 +149,7 @@ def permute_nodes(m: Mutant) -> None:
 
 
 def colliding_names(m: Mutant) -> None:
-    """Give values names that the optimizer generates, and nodes such names or none."""
+    """Give some values and nodes names like those of an optimizer. Some nodes get no name."""
     ends = {v.name for v in (*m.graph.input, *m.graph.output)}
     made = dict.fromkeys(o for n in m.graph.node for o in n.output if o)
     inner = [v for v in [*made, *(t.name for t in m.graph.initializer)] if v not in ends]
@@ -163,7 +169,10 @@ def change_value_info(m: Mutant) -> None:
 
 
 def change_dims(m: Mutant) -> None:
-    """Make static dims of an input symbolic, or symbolic dims static."""
+    """Give each dim of an input its own symbol, or fix the symbolic dims to the first feed's sizes.
+
+    Remove the declared sizes of other values, which the change could make wrong.
+    """
     info = m.choose(i for i in m.graph.input if i.type.HasField("tensor_type"))
     dims = info.type.tensor_type.shape.dim
     free = m.rng.random() < 0.5
@@ -197,7 +206,7 @@ def weight_made_input(m: Mutant) -> None:
         helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
     )
     array = numpy_helper.to_array(tensor)
-    if m.rng.random() < 0.5:  # some feeds override the initializer
+    if m.rng.random() < 0.5:  # all feeds but the first override the initializer
         for feed in m.feeds[1:]:
             feed[tensor.name] = array.copy()
         return
@@ -208,14 +217,14 @@ def weight_made_input(m: Mutant) -> None:
 
 
 def weight_shared(m: Mutant) -> None:
-    """Copy the elements of a weight to another weight of the same shape."""
+    """Copy the elements of a weight to another weight of the same shape and type."""
     tensor = m.choose(m.weights())
     same = [t for t in m.weights() if t.dims == tensor.dims and t.data_type == tensor.data_type]
     other = m.choose(t for t in same if t.name != tensor.name)
     name = other.name
     other.CopyFrom(tensor)
     other.name = name
-    del m.graph.value_info[:]  # inferred sizes may differ
+    del m.graph.value_info[:]  # sizes may depend on the elements of the weight
 
 
 def weight_duplicated(m: Mutant) -> None:
@@ -257,7 +266,7 @@ def constant_representation_changed(m: Mutant) -> None:
 
 
 def weight_computed(m: Mutant) -> None:
-    """Replace a weight by the result of nodes on constants. The elements may differ."""
+    """Replace a weight by a result of nodes on constants. The elements of the result may differ."""
     tensor = m.choose(t for t in m.weights(least=1) if t.data_type in (T.FLOAT, T.INT64, T.INT32))
     array = numpy_helper.to_array(tensor)
     name = tensor.name
@@ -313,7 +322,7 @@ def weight_computed(m: Mutant) -> None:
 
 
 def pair_inserted(m: Mutant) -> None:
-    """Insert one or two nodes that return their operand."""
+    """Insert up to three nodes between a value and a consumer. The nodes return the same value."""
     node, k = m.choose(m.edges())
     value = node.input[k]
     dtype, rank = m.types().get(value, (0, None))
@@ -345,7 +354,7 @@ def pair_inserted(m: Mutant) -> None:
 
 
 def transpose_replaced_by_reshape(m: Mutant) -> None:
-    """Replace the result of a Transpose by a Reshape to the same sizes."""
+    """Replace the result of a Transpose by its operand, reshaped to the sizes of the result."""
     node = m.choose(n for n in m.graph.node if n.op_type == "Transpose" and not n.domain)
     turned = m.fresh("turned")
     sizes = m.fresh("sizes")
@@ -360,7 +369,7 @@ def transpose_replaced_by_reshape(m: Mutant) -> None:
 
 
 def node_repeated(m: Mutant) -> None:
-    """Compute a node twice, for different consumers."""
+    """Repeat a node, and let some consumers of its result use the result of the repeated node."""
     node = m.choose(n for n in m.graph.node if len(n.output) == 1)
     twin = copy.deepcopy(node)
     twin.output[0] = m.fresh()
@@ -384,7 +393,11 @@ def output_added(m: Mutant) -> None:
 
 
 def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
-    """Return the bounds of consecutive nodes, their operands and their results for other nodes."""
+    """Choose consecutive nodes, and return their bounds and the last two results of `span`.
+
+    Raises:
+        Impossible: No other node and no output of the graph uses a result of the nodes.
+    """
     count = len(m.graph.node)
     start = m.choose(range(count))
     end = min(count, start + int(m.rng.integers(1, 25)))
@@ -397,7 +410,11 @@ def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
 def span(
     graph: onnx.GraphProto, start: int, end: int
 ) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
-    """Return consecutive nodes, their operands and their results for other nodes."""
+    """Return consecutive nodes, and the names of the values that enter and leave them.
+
+    The nodes read the entering values from outside. Later nodes or outputs of the graph use the
+    leaving values.
+    """
     chosen = list(graph.node[start:end])
     made = {o for n in chosen for o in n.output}
     read = dict.fromkeys(v for n in chosen for v in [*n.input, *free_names(n)] if v)
@@ -408,7 +425,13 @@ def span(
 
 
 def _copied(m: Mutant, name_hint: str, start: int, end: int, results: list[str]) -> onnx.GraphProto:
-    """Return a graph of consecutive nodes with the results as outputs and with new names."""
+    """Return a graph with copies of consecutive nodes.
+
+    The values that the copies compute have new names. The outputs correspond to ``results``.
+
+    Raises:
+        Impossible: The rank of a result is unknown.
+    """
     types = m.types()
     graph = helper.make_graph(m.graph.node[start:end], name_hint, [], [])
     inner = {o: m.fresh(name_hint) for n in graph.node for o in n.output if o}
@@ -432,7 +455,7 @@ def wrapped_into_if(m: Mutant) -> None:
 
 
 def wrapped_into_loop(m: Mutant) -> None:
-    """Move nodes into a Loop of equal iterations and use the results of the first."""
+    """Move nodes into a Loop with equal iterations, and use the results of the first iteration."""
     start, end, _, results = _region(m)
     if m.opset < 13:
         raise Impossible

@@ -1,1 +1,1 @@
-"""Shapes and values that schemas do not specify. Each file contains one family of ops."""
+"""Functions that add nodes with shapes and values that the schemas of ops do not specify."""

@@ -1,4 +1,4 @@
-"""Add ops with subgraphs and functions, whose bodies are generated like the main graph."""
+"""Add If, Loop and calls of functions. Their bodies are generated like the main graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ def depth(b: Builder) -> int:
 
 
 class Body:
-    """Context manager for the scope of a body, whose nodes become a graph."""
+    """The body of an op or a function. In its context, the builder adds nodes to the body.
+
+    Args:
+        b: The builder.
+        inputs: The inputs of the body.
+        kind: "body" or "function".
+
+    Raises:
+        Refused: The body is nested too deeply.
+    """
 
     def __init__(self, b: Builder, inputs: list[Value], kind: str = "body") -> None:
         if depth(b) >= MAX_DEPTH:
@@ -58,7 +67,16 @@ class Body:
         where: Callable[[Value], bool] | None = None,
         like: Value | None = None,
     ) -> Value:
-        """Return a value that a node of the body computes, for an output of the body."""
+        """Return a value for an output of the body. A node of the body computes the value.
+
+        Args:
+            elem: The element type, or None for any type.
+            where: A condition on the value, or None.
+            like: If no visible value is suitable, a constant with this value's shape is used.
+
+        Raises:
+            Refused: No visible value is suitable, and there is no element type or no ``like``.
+        """
         b = self.b
         fits = [v for v in self.own(elem) if where is None or where(v)]
         made = [v for v in fits if v not in self.inputs and v.tensor is None]
@@ -77,7 +95,7 @@ class Body:
         made.initializer.extend(self.scope.initializers)
         for value in self.inputs:
             info = type_of(value, value.name)
-            # onnxruntime creates the counter and the condition of a Loop with the declared axes
+            # onnxruntime gives the counter and the condition of a Loop their declared shapes
             if value.kind == "tensor" and value.rank and value not in self.declared:
                 info.type.tensor_type.ClearField("shape")
             made.input.append(info)
@@ -90,7 +108,7 @@ class Body:
 
 
 def distinct(b: Builder, values: list[Value]) -> list[Value]:
-    """Copy repeated values and initializers by Identity, so that all names are distinct."""
+    """Return the values, with an Identity for each initializer and for each repeated value."""
     seen: set[str] = set()
     made = []
     for value in values:
@@ -118,7 +136,7 @@ def if_(c: Call) -> list[Value]:
         then_graph = then.graph(outputs)
     after = set(b.taken)
     if b.chance(0.4):
-        # The other branch may use the same names, except for inputs that the first branch added.
+        # The else branch may repeat names of the then branch, except for names of new inputs.
         b.taken = taken | {i.name for i in b.inputs}
     with Body(b, []) as other:
         other.grow()
@@ -201,7 +219,11 @@ def loop(c: Call) -> list[Value]:
 
 
 def call_function(b: Builder) -> None:
-    """Define a function and call it, or call an existing function with other operands."""
+    """Define a function and call it once or twice, or call an existing function.
+
+    Raises:
+        Refused: A function or a call is not possible, or onnxruntime rejects the call.
+    """
     known = [f for f in b.functions if not f.attribute and not f.attribute_proto]
     if known and b.chance(0.3):
         f = b.choose(known)

@@ -11,7 +11,7 @@ from ..values import INTS, Array, dtype_of
 
 
 def shape_arithmetic(b: Builder) -> None:
-    """Add Shape, Gather, arithmetic, Concat and a consumer of the shape."""
+    """Add nodes that compute a vector from the sizes of a value, and a consumer of the vector."""
     x = b.pick(rank=(1, 4), where=lambda v: v.rank > 0)
     shape = b.node("Shape", [x])[0]
     parts: list[Value] = []
@@ -71,7 +71,7 @@ def unsqueeze(b: Builder, scalar: Value) -> Value:
 
 
 def sized_by_numbers(b: Builder) -> None:
-    """Add an op whose sizes are computed from floats, from sizes or from elements of inputs."""
+    """Add an op whose result has sizes that depend on floats, on sizes or on input elements."""
     x = b.pick(rank=(1, 3), where=lambda v: v.rank > 0)
     op_type = b.choose(["Range", "ConstantOfShape", "Tile", "Slice", "Expand", "Reshape", "TopK"])
     if op_type == "Range":
@@ -98,7 +98,11 @@ def sized_by_numbers(b: Builder) -> None:
 
 
 def _number(b: Builder, x: Value, number: float, elem: int, shape: tuple[int, ...]) -> Value:
-    """Return a constant number, an input, or a result of floats, integers or a size of ``x``."""
+    """Return a tensor for a number: a constant, an input, or a result of nodes.
+
+    The nodes multiply and divide the number by a factor, limit integers of an input to the range
+    from 0 to the number, or multiply or divide a size of ``x``.
+    """
 
     def constant(n: float, of: int) -> Value:
         return b.constant(np.full(shape, n, dtype_of(of)), of)
@@ -111,13 +115,13 @@ def _number(b: Builder, x: Value, number: float, elem: int, shape: tuple[int, ..
             elem, [(n,) * FEEDS for n in shape], lambda s: np.full(s, number, dtype_of(elem))
         )
     of = b.choose([T.FLOAT, T.DOUBLE]) if elem in INTS else elem
-    if style == 2:  # rounded floats
+    if style == 2:  # the number after two roundings of floats
         factor = b.choose([0.5, 3, 0.1, 1 / 3, 7])
         wide = b.node(b.choose(["Mul", "Div"]), [constant(number, of), constant(factor, of)])[0]
         other = "Div" if b.scope.nodes[-1].op_type == "Mul" else "Mul"
         wide = b.node(other, [wide, constant(factor, of)])[0]
         wide = b.node(b.choose(["Floor", "Ceil", "Identity"]), [wide])[0] if elem in INTS else wide
-    elif style == 3:  # arbitrary integers of an input
+    elif style == 3:  # arbitrary integers of an input, limited to a range
         kind = b.choose([T.INT64, T.INT32])
         dims = [(n,) * FEEDS for n in shape]
         any_number = b.leaf(kind, dims, lambda s: _hostile(b, kind, s))
@@ -161,7 +165,7 @@ _DATA_OPS = (
 
 
 def data_arithmetic(b: Builder) -> None:
-    """Add arithmetic, comparisons and Where for a few integers of an input, which may overflow."""
+    """Add arithmetic, comparisons and Where on a few integers of an input. Results may overflow."""
     elem = b.choose([T.INT64, T.INT32])
     count = b.number(1, 3)
     ends = np.iinfo(dtype_of(elem))
@@ -195,7 +199,11 @@ def data_arithmetic(b: Builder) -> None:
 
 
 def duplicate(b: Builder) -> None:
-    """Repeat a node, possibly with copies of its constants or with -0.0 for an attribute of 0.0."""
+    """Repeat a node. Its initializers may be copied, and attributes of 0.0 may become -0.0.
+
+    Raises:
+        Refused: There is no node to repeat, or the node refers to an attribute of a function.
+    """
     nodes = [n for n in b.scope.nodes if n.op_type not in ("If", "Loop", "Scan", "SequenceMap")]
     if not nodes:
         raise Refused("nothing to repeat")
@@ -217,7 +225,10 @@ def duplicate(b: Builder) -> None:
 
 
 def op_between_transposes(b: Builder) -> None:
-    """Add an op between two Transposes, which are often inverse to each other."""
+    """Add an op between two Transposes, which are often inverse to each other.
+
+    The second Transpose is omitted if the op changes the rank.
+    """
     x = b.pick(rank=(2, 4), where=lambda v: v.rank > 1)
     perm = [int(p) for p in b.rng.permutation(x.rank)]
     y = b.node("Transpose", [x], perm=perm)[0]

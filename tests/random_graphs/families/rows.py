@@ -1,8 +1,9 @@
 """Add rows of the rules' tables and of the table of ops (``ops.txt``) to larger graphs.
 
-The operands of a row are compatible. This module replaces the sizes of a row, also by 0, 1 and
-symbols, and may replace its constants by random ones. Sometimes it changes a type, an attribute or
-a shape, as in the mutants of the rules' tests. Nodes are kept if onnxruntime accepts them.
+The operands of a row are compatible. This module replaces sizes of a row, also by 0, 1 and symbols,
+and may replace constants by random ones. Some rows first get one or two changes of
+`onnxfold.testing.changes`, such as another type, attribute or shape. Nodes are kept if onnxruntime
+accepts them.
 """
 
 import functools
@@ -30,18 +31,18 @@ _TESTS = Path(__file__).parent.parent.parent
 
 
 def row_of_rule(b: Builder) -> None:
-    """Add nodes like those that a rule matches or rejects."""
+    """Add the nodes of a row of a random rule. The rule rewrites or refuses the original row."""
     _insert(b, b.choose(_rule_rows()))
 
 
 def row_of_op(b: Builder, op_type: str) -> None:
-    """Add a row of the table of ops that ends with the op."""
+    """Add the nodes of a row of ``ops.txt`` in which the last node has this op."""
     _insert(b, op_rows()[op_type])
 
 
 @functools.cache
 def op_rows() -> dict[str, list[Any]]:
-    """Return the rows of the table of ops by the op of the last node."""
+    """Return the rows of ``ops.txt`` by the op of the last node."""
     rows = defaultdict(list)
     for line in Path(__file__).parent.with_name("ops.txt").read_text().splitlines():
         if line.startswith("("):
@@ -52,7 +53,7 @@ def op_rows() -> dict[str, list[Any]]:
 
 @functools.cache
 def _rule_rows() -> list[list[Any]]:
-    """Return the rows of each rule."""
+    """Return the rows of each rule. A row that the rule does not refuse occurs three times."""
     rows = defaultdict(list)
     rules = [rule for found in builtin_rule_sets() for rule in found]
     for table in sorted((_TESTS / "rules").glob("*.txt")):
@@ -63,7 +64,11 @@ def _rule_rows() -> list[list[Any]]:
 
 
 def _insert(b: Builder, rows: list[Any]) -> None:
-    """Add the nodes of one of the rows until onnxruntime rejects a node."""
+    """Add the nodes of a random row. The nodes before a refused node remain in the graph.
+
+    Raises:
+        Refused: The builder refuses a node, or the row is invalid or has a subgraph.
+    """
 
     def opset(row: Any) -> int:
         return int(row.settings.get("opset", 17))
@@ -74,7 +79,7 @@ def _insert(b: Builder, rows: list[Any]) -> None:
         for _ in range(0 if is_exact else b.number(0, 2)):
             row = row.changed(b.choose(list(changes(row))))
         example = row.instance
-    except (UsageError, ValueError) as error:  # a change made the size of a constant N
+    except (UsageError, ValueError) as error:  # a change made a size of a constant symbolic
         raise Refused(str(error)) from error
     graph = example.model.graph
     arrays = {t.name: (to_array(t), t.data_type) for t in graph.initializer}
@@ -116,7 +121,7 @@ def _insert(b: Builder, rows: list[Any]) -> None:
 def _from_known(
     b: Builder, tensor_type: Any, sizes: dict[Any, Dim], used: set[int]
 ) -> Value | None:
-    """Return a visible value for an operand and adopt its sizes in the row, or return None."""
+    """Return a visible value for an operand, or None. Record the dims of the value in ``sizes``."""
     keys = [d.dim_param or d.dim_value for d in tensor_type.shape.dim]
 
     def fits(value: Value) -> bool:
@@ -146,7 +151,10 @@ def _dim(b: Builder, dim: Any, sizes: dict[Any, Dim], used: set[int], share: flo
 
 
 def _resized(b: Builder, array: Array, sizes: dict[Any, Dim]) -> Array:
-    """Return a constant with the replaced sizes. A list of sizes may also contain them."""
+    """Return a constant whose shape has the replaced sizes.
+
+    In a vector of int64, elements that are equal to a replaced size may be replaced, too.
+    """
     for axis, size in enumerate(array.shape):
         other = sizes.get(size, (size,))[0]
         if other != size and size:

@@ -1,4 +1,4 @@
-"""Add ops whose schemas are not precise enough: ops that move elements and a few others."""
+"""Add ops whose schemas are not precise enough to choose operands and attributes."""
 
 import numpy as np
 from onnx import TensorProto as T
@@ -32,7 +32,7 @@ def reshape(c: Call) -> list[Value]:
     if remaining != 1 or b.chance(0.5):
         shape.insert(b.number(0, len(shape)) if 0 not in shape else len(shape), -1)
     if b.chance(0.5) and len(set(map(len, map(set, x.dims)))):
-        # some sizes of the input, the others joined
+        # keep the first sizes of the input and join the others
         shape = [0] * b.number(0, x.rank) + [-1]
     c.attribute("allowzero", [0, 1], 0.15)
     return c.add([x, c.ints(1, shape, T.INT64)])

@@ -1,6 +1,6 @@
-"""Fold onnx's backend node test cases with their inputs as constants.
+"""Fold onnx's backend node test cases with constant inputs, and check the results.
 
-``python -m tests.conformance.backend_cases`` prints a table of the results.
+``python -m tests.conformance.backend_cases`` prints a table of the verdicts.
 """
 
 import functools
@@ -24,9 +24,15 @@ _HALF = {np.dtype(np.float16): 2.0**-10, np.dtype(ml_dtypes.bfloat16): 2.0**-7}
 
 @dataclass
 class Result:
-    """Result of one case: folded, left, wrong, crashed or skipped, and the reason.
+    """The result of one case.
 
-    "left" means that some nodes were not folded.
+    The verdict is one of these:
+
+    - folded: All nodes were folded, and the results are correct.
+    - left: Some nodes were not folded.
+    - wrong: All nodes were folded, and a result is wrong.
+    - crashed: `onnxfold.optimize` raised an exception.
+    - skipped: An input or output is not a tensor.
     """
 
     name: str
@@ -44,7 +50,10 @@ def values_of(data: dict[str, object] | list[object]) -> list[object]:
 
 
 def with_constant_inputs(case: TestCase) -> onnx.ModelProto | None:
-    """Return the case's model with its inputs as initializers, or None if one is not a tensor."""
+    """Return the case's model with constant inputs; None if an input with data is not a tensor.
+
+    Inputs without data remain inputs.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     values = values_of(case.data_sets[0][0])
@@ -74,7 +83,11 @@ def _to_tensor(value: object, info: onnx.ValueInfoProto) -> onnx.TensorProto:
 
 
 def run_case(case: TestCase) -> Result:
-    """Fold a case completely and compare the stored outputs with those of onnxruntime."""
+    """Fold a case completely, and compare the stored outputs with the results of onnxruntime.
+
+    If onnxruntime cannot run the case, the reference is the expected output of the case.
+    `_half_difference` describes a tolerance for half precision.
+    """
     model = with_constant_inputs(case)
     if model is None:
         return Result(case.name, "skipped", "an input is not a tensor")
@@ -144,10 +157,11 @@ def is_half(array: np.ndarray) -> bool:
 def _half_difference(got: np.ndarray, expected: np.ndarray, otherwise: str) -> str | None:
     """Compare half-precision results with the expected outputs of the test case.
 
-    ONNX rounds to half precision after every op. onnxruntime's CPU provider runs most such ops in
-    float32 and omits roundings between two of them, so the last bits of its results for a chain are
-    not a reference. The reference is the expected output, which NumPy computed from the definition
-    of the whole op. The tolerance for the roundings of a chain is two spacings of half precision.
+    ONNX rounds to half precision after every op. onnxruntime's CPU provider runs most ops on half
+    precision in float32, and omits roundings between two of these ops. So the last bits of its
+    results for a chain are not a reference. The reference is the expected output, which NumPy
+    computed from the definition of the whole op. The tolerance for the roundings of a chain is two
+    spacings of half precision.
 
     Returns:
         None if the results are within the tolerance, ``otherwise`` if they are not.
@@ -173,7 +187,7 @@ def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
         return None if texts[0] == texts[1] else f"{texts[0][:4]}, expected {texts[1][:4]}"
     if got.dtype != want.dtype:
         if got.dtype.itemsize == want.dtype.itemsize and want.dtype.kind in "uV":
-            want = want.view(got.dtype)  # small floats as unsigned integers
+            want = want.view(got.dtype)  # the case has small floats as unsigned integers
         else:
             return f"dtype {got.dtype}, expected {want.dtype}"
     if same_bits(got, want):
@@ -197,7 +211,7 @@ def results() -> list[Result]:
 
 
 def table() -> str:
-    """Return the numbers of cases by verdict and reason."""
+    """Return a text with the number of cases for each verdict and reason."""
     found = results()
     lines = [f"{len(found):6} cases"]
     counts = Counter(result.verdict for result in found)

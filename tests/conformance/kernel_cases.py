@@ -1,13 +1,14 @@
 """Compare kernels of onnx's backend node cases with onnxruntime on adversarial values.
 
 ``python tests/conformance/kernel_cases.py --backend iree`` compiles every case that the backend
-supports, and prints the result of each case and the totals. All inputs are runtime constants,
-except operands that can only be indices or sizes, which become initializers. Batches of cases run
-in child processes. A case that ends its process is counted as a crash.
+supports, and prints the result of each case and the totals. Inputs that can only be indices or
+sizes become initializers. All other inputs are runtime constants. Batches of cases run in child
+processes. A case that ends its process is counted as a crash.
 
-A kernel is correct if its results are within the tolerance of a kernel's check (``error_of``) of
-onnxruntime's results, with or without ``session.set_denormal_as_zero``. A kernel may flush
-subnormal numbers to zero, and the product of zero and an infinity is NaN.
+A kernel is correct if it returns the results of onnxruntime, within the tolerance of ``error_of``.
+onnxruntime runs with and without ``session.set_denormal_as_zero``, and the kernel may agree with
+either result. The reason is that a kernel may flush subnormal numbers to zero, and that the product
+of zero and an infinity is NaN.
 """
 
 import argparse
@@ -30,13 +31,16 @@ import onnx
 HERE = Path(__file__).parent
 SKIPPED = "skipped"
 AT_A_TIME = 20
-MOST_ELEMENTS = 1 << 20  # of one call; sizes of 17 in seven dimensions would exceed the memory
+# Maximum number of elements of all inputs in a call with other sizes than those of the case. Seven
+# axes of size 17 would exceed the memory.
+MOST_ELEMENTS = 1 << 20
 
 
 def models_of(case: Any) -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.ndarray]]]:
-    """Yield kind, model and inputs of a case with symbolic sizes, and then with its own sizes.
+    """Yield the kind, the model and the inputs of a case, first with symbolic sizes.
 
-    Nothing is yielded for a case with strings, or with values that are not tensors.
+    The second model has the sizes of the case. Nothing is yielded for a case with strings, or with
+    values that are not tensors.
     """
     from backend_cases import values_of
 
@@ -71,7 +75,7 @@ def models_of(case: Any) -> Iterator[tuple[str, onnx.ModelProto, dict[str, np.nd
 
 
 def _places(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield inputs that are indices or sizes, because their op allows int32 and int64 only."""
+    """Yield the names of operands that are indices or sizes: the op allows only int32 and int64."""
     opsets = {o.domain: o.version for o in model.opset_import}
     for node in model.graph.node:
         try:
@@ -134,7 +138,10 @@ def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, tu
 
 
 def feeds_of(given: dict[str, np.ndarray], symbolic: bool, seed: int) -> Iterator[dict]:
-    """Yield the case's own inputs, adversarial values of the same sizes, and other sizes."""
+    """Yield the case's own inputs, adversarial values of the same sizes, and values of other sizes.
+
+    Some of the other sizes are incompatible, so that the model should fail.
+    """
     rng = np.random.default_rng(seed)
     yield given
     for turn in range(14):
@@ -162,7 +169,11 @@ def feeds_of(given: dict[str, np.ndarray], symbolic: bool, seed: int) -> Iterato
 
 
 def run_case(name: str, backend: str) -> dict[str, Any]:
-    """Return the result of a case: whether it was compiled, and its errors."""
+    """Return the result of a case as a dictionary for JSON.
+
+    The result has the name, the kind of model that was compiled or the reason why none was, the
+    number of tried feeds, and the errors of the kernel ("wrong") and of the split ("split").
+    """
     from backend_cases import cases
     from reference_session import reference_options, reference_session
 
@@ -226,7 +237,7 @@ def _is_right(got: Any, want: Any) -> bool:
 
     for g, w in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
         _, magnitude = error_of(g, w)
-        # terms that cancel leave the rounding of the largest term
+        # if terms cancel, the rounding error of the largest term remains
         if not error_of(g, w, atol=1e-6 * magnitude)[0].within:
             return False
     return True
@@ -235,7 +246,8 @@ def _is_right(got: Any, want: Any) -> bool:
 def _flushed(model: onnx.ModelProto, feeds: dict) -> Any:
     """Return onnxruntime's results with subnormal numbers flushed to zero.
 
-    The run is in another process, because the first session of a process sets the mode.
+    The model runs in another process, because the first session of a process sets this mode for all
+    sessions.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_run_flushed, model.SerializeToString(), feeds).result()
@@ -252,7 +264,7 @@ def _run_flushed(content: bytes, feeds: dict) -> Any:
 
 
 def run_cases(names: list[str], backend: str) -> Iterator[dict[str, Any]]:
-    """Run batches of cases in child processes and yield their results."""
+    """Run batches of cases in child processes, and yield the result of each case."""
     done = 0
     while done < len(names):
         batch = names[done : done + AT_A_TIME]

@@ -1,7 +1,7 @@
 """Test that onnx's node cases with constant inputs are folded correctly.
 
-A case may remain unfolded if it has a random op, because folding would make its values constant, or
-if onnxruntime cannot run the unchanged case.
+A case may remain unfolded for several reasons. For example, the case has a random op, whose values
+must differ between runs, or onnxruntime cannot run the original model.
 """
 
 import warnings
@@ -55,9 +55,9 @@ def test_remaining_cases_have_a_valid_reason():
             _is_random(result.name)
             or _is_not_run(result.name)
             or "onnxruntime overwrites its operand" in result.reason
-            # onnx infers a wrong shape for its own op, so later nodes would be refused
+            # onnx infers a wrong shape for one of its ops, so later nodes would be refused
             or "differs from shape inference" in result.reason
-            # older releases of onnxruntime
+            # only with older releases of onnxruntime
             or "depends on the number of its threads" in result.reason
             or not _is_known(result.name)
         )
@@ -73,13 +73,13 @@ def test_remaining_cases_record_a_reason():
 
 
 def test_onnxruntime_is_the_reference_of_most_cases():
-    """The expected outputs of a case are the reference only if onnxruntime cannot run it."""
+    """The expected outputs of a case are the reference only if onnxruntime cannot run the case."""
     folded = [result for result in with_verdict("folded") if _is_known(result.name)]
     assert sum(result.reason == "as onnxruntime" for result in folded) > 0.75 * len(folded)
 
 
 def test_few_cases_have_half_precision_outputs():
-    """Cases with half-precision outputs, which have a tolerance, are a small part of all cases."""
+    """Half-precision outputs are compared with a tolerance, so only few cases may have them."""
     half = [case for case in cases().values() if case.data_sets and _has_half_outputs(case)]
     assert 0 < len(half) < 0.2 * len(cases())
 
@@ -125,7 +125,7 @@ def own_cache(tmp_path, monkeypatch):
     "name", ["test_abs", "test_gather_0", "test_matmul_2d", "test_softmax_axis_0"]
 )
 def test_split_cases_have_the_results_of_the_whole(name):
-    """With onnxruntime instead of a compiler, the split model has the results of the whole."""
+    """If onnxruntime replaces the compiler, the split model has the results of the whole model."""
     result = run_case(name, "onnxruntime")
     assert result["compiled"] and result["tried"] > 20
     assert result["wrong"] == result["split"] == []
@@ -138,7 +138,8 @@ def test_kernels_of_iree_are_right_or_not_used():
 
     All 1884 cases of onnx 1.23.2 ran with the command of `kernel_cases`, IREE 3.13.0 and
     onnxruntime 1.31.1. 780 cases were compiled, and all 30,017 sets of values and sizes had correct
-    results. Before that, ten kernels were wrong and draws for them were added to the check.
+    results. Earlier runs found ten wrong kernels. Draws that detect these kernels were added to the
+    kernel check.
     """
     results = list(run_cases(sorted(cases())[::60], "iree"))
     print(summary(results))

@@ -204,7 +204,7 @@ def test_conditions_are_printed_as_they_are_written():
 def test_variables_of_unused_alternatives_are_omitted():
     """An alternative or attribute of the replacement with such a variable is omitted, too.
 
-    A condition uses the argument of `or_else` instead of such a variable.
+    In a condition, the argument of `or_else` replaces an expression with such a variable.
     """
 
     @rule(inexact=True)

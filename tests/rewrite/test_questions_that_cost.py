@@ -49,7 +49,7 @@ def test_all_equal_of_a_computed_constant(text, answer):
 
 @pytest.mark.parametrize("links", [200, 800])
 def test_one_rewrite_per_link(links):
-    """Rules do not rewrite the products of constants. Constant propagation computes them."""
+    """Rules do not rewrite the products of constants; constant propagation folds the products."""
     weights = ", ".join(f"float c{k} = {{{1 + 1 / (k + 2)}}}" for k in range(links))
     nodes = " ".join(f"m{k + 1} = Mul(m{k}, c{k})" for k in range(links))
     text = f"""g (float[4] m0) => (float[4] m{links}) <{weights}> {{ {nodes} }}"""

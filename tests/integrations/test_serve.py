@@ -134,8 +134,8 @@ class Load(threading.Thread):
     """A client that sends requests for random tenants, and records the times and the answers.
 
     Attributes:
-        answers: For each request, the begin, the end, the tenant, the ids, the version of the
-            adapter, and the logits.
+        answers: For each request, the start time, the end time, the tenant, the ids, the version of
+            the adapter, and the logits.
         error: The exception that ended the thread, or None.
     """
 

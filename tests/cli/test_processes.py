@@ -52,7 +52,8 @@ def test_signal_ends_the_command(slow, tmp_path, name, more) -> None:
     process.send_signal(number)
     process.send_signal(signal.SIGTERM)  # later signals have no effect
     error = process.communicate()[1]
-    first = number if process.returncode == 128 + number else signal.SIGTERM  # may arrive first
+    # SIGTERM may arrive first
+    first = number if process.returncode == 128 + number else signal.SIGTERM
     reason = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
     assert (process.returncode, error) == (128 + first, f"onnxfold: error: {reason}\n")
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Test that modules import only modules of lower layers."""
+"""Test the structure of the package: layers of imports, private names, and the list of packages."""
 
 import ast
 import re
@@ -57,9 +57,9 @@ LAYERS = (
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FOLDERS = {name.partition(".")[0] for name in RANK if "." in name}
-MOST_ENTRIES = 12
+MOST_ENTRIES = 12  # modules and folders directly in the package
 
-# Modules of a part in the same order.
+# Modules of a part, also from low to high.
 ORDER_INSIDE = {
     "rewrite": (
         "conditions",
@@ -76,7 +76,10 @@ ORDER_INSIDE = {
 
 
 def part_of(module: str) -> str:
-    """Return the part that contains a module: the longest matching name in `LAYERS`."""
+    """Return the part that contains a module: the longest matching name in `LAYERS`.
+
+    If no name matches, return the first component of the module's name.
+    """
     names = module.split(".")
     for count in range(len(names), 0, -1):
         name = ".".join(names[:count])
@@ -86,7 +89,14 @@ def part_of(module: str) -> str:
 
 
 def files() -> Iterator[tuple[str, Path]]:
-    """Yield the part and the path of every module of the package."""
+    """Yield the part and the path of every module in a part.
+
+    The package's own ``__init__`` and ``__main__`` and the ``__init__`` of a folder of parts are in
+    no part.
+
+    Raises:
+        AssertionError: The ``__init__`` of a folder of parts imports modules of the package.
+    """
     for path in sorted((ROOT / "onnxfold").rglob("*.py")):
         names = path.relative_to(ROOT / "onnxfold").with_suffix("").parts
         module = ".".join(names).removesuffix(".__init__")
@@ -99,7 +109,11 @@ def files() -> Iterator[tuple[str, Path]]:
 
 
 def imported(path: Path) -> set[str]:
-    """Return the modules of the package that a file imports, without the package's name."""
+    """Return the modules of the package that a file imports, without the package's name.
+
+    Raises:
+        AssertionError: The file has a relative import.
+    """
     modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -21,7 +21,9 @@ print([str(f) for f in importlib.metadata.files("onnxfold") if f.name == "LICENS
 """
 
 MOST_BYTES = 1 << 20
-"""Maximum size of the wheel, which has 750 kB. Its largest files are scripts of the HTML page."""
+"""Maximum size of the wheel in bytes.
+
+The wheel has 750 kB. The largest files in the wheel are scripts of the HTML page."""
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +36,7 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(source, tmp_path_factory) -> Path:
-    """Build the sdist, and the wheel from the sdist; return their folder."""
+    """Build the sdist, and the wheel from the sdist. Return the folder that contains both."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, source)
     return folder
@@ -53,7 +55,7 @@ def new_environment(folder: Path) -> Path:
 
 
 def probe(folder: Path, *packages: object) -> str:
-    """Install the package and click, without other dependencies, and import the package."""
+    """Install packages and click without other dependencies. Return the output of `PROBE`."""
     python = new_environment(folder) / "python"
     run(python, "-m", "pip", "install", "--quiet", "click")
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", *packages)

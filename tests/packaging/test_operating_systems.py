@@ -1,7 +1,7 @@
 """Test that only `onnxfold.support.system` depends on the operating system.
 
-mypy checks the package for Linux, macOS and Windows. It accepts ``hasattr(os, "fork")``, paths in
-/proc, and functions that have different effects. This test also finds those.
+mypy checks the package for Linux, macOS and Windows, but accepts ``hasattr(os, "fork")``, paths in
+/proc, and functions that have another effect on each system. The tests in this file find them.
 """
 
 import ast
@@ -143,10 +143,10 @@ NAMES = {
     "subprocess": {"CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW", "STARTUPINFO"},
     "sys": {"getwindowsversion", "platform"},
 }
-"""Names in portable modules that exist or are useful only on some systems."""
+"""Names in portable modules that only some systems have, or whose effect depends on the system."""
 
 ATTRIBUTES = {"madvise", "st_gid", "st_uid"}
-"""Attributes of objects of any module."""
+"""Attributes that depend on the operating system, of objects of any module."""
 
 ARGUMENTS = {"creationflags", "preexec_fn", "process_group", "start_new_session", "startupinfo"}
 

@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "swin.onnx"
 
-# An unknown user with permission to read all files, because Python may be in a folder of root.
+# The prefix of a command that an unknown user runs. The user may read all files, because Python may
+# be in a folder of root.
 UNPRIVILEGED = (
     "setpriv",
     "--reuid=12345",
@@ -40,7 +41,10 @@ for actual, expected in zip(session.run(None, {value.name: x}), usual.run(None, 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
-    """Run Python with a read-only copy of the package."""
+    """Return a function that runs Python with a read-only copy of the package.
+
+    The user has no permission to write the copy. ``home`` is the value of HOME; None to unset HOME.
+    """
     prefix: tuple[str, ...] = ()
     if os.geteuid() == 0:  # root can write everywhere
         prefix = UNPRIVILEGED

@@ -1,4 +1,4 @@
-"""Call every public function with every option. Type checkers accept it; it never runs."""
+"""Call every public function with every option. Type checkers accept the file; it never runs."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def on_save(done: int, total: int) -> None:
     """Receive the progress of a save."""
 
 
-# models: each function returns the type of its argument
+# models: `optimize` returns the type of its argument, or `ir.Model` for a path
 model: ir.Model = onnxfold.load(path)
 of_path: ir.Model = onnxfold.optimize("in.onnx")
 of_model: ir.Model = onnxfold.optimize(model)

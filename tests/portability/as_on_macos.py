@@ -1,7 +1,8 @@
 """Simulate macOS on Linux for onnxfold: ``pytest -p tests.portability.as_on_macos``.
 
-Modules of onnxfold see ``sys.platform == "darwin"``, and functions that macOS lacks do not exist.
-The simulation does not hide files in /proc, and reports memory as on Linux.
+Modules of onnxfold and its tests see ``sys.platform == "darwin"``. Functions that macOS lacks do
+not exist for these modules. The simulation does not hide files in /proc, and reports memory as on
+Linux.
 """
 
 import fcntl

@@ -1,12 +1,13 @@
 """Simulate Windows on Linux for onnxfold: ``pytest -p tests.portability.as_on_windows``.
 
-Modules of onnxfold, in this process and its child processes, see ``sys.platform == "win32"``, and
-functions that Windows lacks do not exist. Functions of Windows are replaced by functions of Linux
-with the same effect. Other packages are not changed.
+Modules of onnxfold and its tests see ``sys.platform == "win32"``. Functions that Windows lacks do
+not exist for these modules. Functions of Windows are replaced by functions of Linux with the same
+effect.
 
-For all packages, a file that a process has open or mapped cannot be removed or replaced, and cannot
-be renamed unless `_winapi.CreateFile` has opened it. A folder with such a file cannot be renamed.
-The default encoding of text files is cp1252.
+The following is the same for all packages. A file that a process has open or mapped cannot be
+removed or replaced. An open file cannot be renamed, unless `_winapi.CreateFile` has opened it. A
+folder with an open or mapped file cannot be renamed. The default encoding of text files is cp1252.
+Crashed processes have the exit codes of Windows.
 
 The simulation does not include Windows' rules for paths, its file locks, the memory of mapped
 files, consoles, and libraries.
@@ -105,7 +106,7 @@ EXIT_CODES = {
     signal.SIGILL: 0xC000001D,
     signal.SIGSEGV: 0xC0000005,
 }
-"""Exit codes by signal. Other fatal signals have the exit code 1, as TerminateProcess has."""
+"""Exit codes by signal. Other fatal signals have the exit code 1, as `Popen.kill` on Windows."""
 
 # ---------------------------------------------------------------- files in use
 
@@ -121,7 +122,7 @@ def is_fixed(path: Any) -> bool:
 
 
 def uses(path: Any) -> Iterator[bool]:
-    """Yield for each descriptor and mapping of the file whether it permits renaming."""
+    """Yield for each descriptor and mapping of a regular file whether the file can be renamed."""
     try:
         status = os.lstat(path)
     except (OSError, ValueError):
@@ -145,7 +146,7 @@ def uses(path: Any) -> Iterator[bool]:
 def is_unused(path: Any) -> bool:
     """Return whether the system grants an exclusive lease of a file.
 
-    The system grants it only if no process has the file open or mapped. This check is fast.
+    The system grants the lease only if no process has the file open or mapped. This check is fast.
     """
     with contextlib.suppress(OSError):
         descriptor = linux_os_open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -158,7 +159,10 @@ def is_unused(path: Any) -> bool:
 
 
 def shares_name(description: str) -> bool:
-    """Return whether `create_file` made the descriptor, or the one that it duplicates."""
+    """Return whether `create_file` opened the file of a descriptor.
+
+    ``description`` is the path of the descriptor's file in ``/proc/PID/fdinfo``.
+    """
     with linux_open(description) as lines:
         flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
     return bool(flags & os.O_NONBLOCK)
@@ -211,7 +215,7 @@ def renaming(function: Any, *, replaces: bool) -> Any:
 def create_file(path: str, access: int, share: int, *rest: int) -> int:
     """Open a file as `_winapi.CreateFile` does; the handle is a descriptor.
 
-    O_NONBLOCK, which has no effect on regular files, marks it for `shares_name`.
+    O_NONBLOCK marks the descriptor for `shares_name`. The flag has no effect on regular files.
     """
     assert share & FILE_SHARE_DELETE
     descriptor: int = linux_os_open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -226,7 +230,7 @@ def open_file(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
 
 
 def sync(descriptor: int) -> None:
-    """Refuse descriptors that are open for reading only, as Windows does."""
+    """Sync a file, but refuse a descriptor that is open for reading only, as Windows does."""
     if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     linux_fsync(descriptor)
@@ -241,13 +245,13 @@ def open_text(
 
 
 class FileLock(filelock.FileLock):
-    """A lock whose file is removed after its release, as filelock does on Windows."""
+    """A lock that removes its file after the release, as filelock does on Windows."""
 
     def release(self, force: bool = False) -> None:
         super().release(force)
         with contextlib.suppress(OSError):
             descriptor = linux_os_open(self.lock_file, os.O_RDWR)
-            with os.fdopen(descriptor):  # another process may have the lock
+            with os.fdopen(descriptor):  # flock fails if another process has the lock
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 linux_unlink(self.lock_file)
 
@@ -256,7 +260,7 @@ class FileLock(filelock.FileLock):
 
 
 class Process(psutil.Process):
-    """A process with the attributes that psutil has on Windows."""
+    """A process with the memory information that psutil has on Windows."""
 
     def memory_info(self) -> Any:
         own = super().memory_info()
@@ -276,7 +280,10 @@ class Process(psutil.Process):
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
-    """Give process groups no signals of the terminal, and report crashes as exit codes."""
+    """A process that reports fatal signals as exit codes of Windows.
+
+    A process with ``creationflags`` receives no signals of the terminal.
+    """
 
     def __init__(self, command: Any, *arguments: Any, creationflags: int = 0, **options: Any):
         options["start_new_session"] = bool(creationflags)

@@ -1,6 +1,6 @@
 """Simulate another operating system for modules of onnxfold and its tests.
 
-The simulation includes the processes that onnxfold starts.
+The simulation includes the processes in which `onnxfold.support.isolated` runs functions.
 """
 
 import builtins
@@ -40,9 +40,10 @@ def install(
     """Replace modules when modules of onnxfold or of its tests import them.
 
     Args:
-        simulation: The module that calls this function; processes of onnxfold import it first.
-        views: The replacements by name.
-        absent: Modules that do not exist.
+        simulation: Name of the module that calls this function. Processes of
+            `onnxfold.support.isolated` import the module first.
+        views: The replacements by the names of modules.
+        absent: Names of modules that cannot be imported.
     """
     assert "onnxfold.support.system" not in sys.modules
     prefix = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {simulation}; "

@@ -55,7 +55,7 @@ POSIX_ONLY = {
     "tests/storage/test_save.py::test_modes": MODES,
     "tests/storage/test_save_failures.py::test_kill_at_every_rename": FORKS,
 }
-"""Reasons by module, by module and function, or by one parameter of a function."""
+"""Reasons by test. A key is a module, a function of a module, or a function with a parameter."""
 
 
 def posix_only(node_id: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Test onnxfold on simulated Windows, where files in use cannot be replaced, and macOS."""
+"""Test onnxfold on simulated macOS and Windows. On Windows, files in use cannot be replaced."""
 
 import subprocess
 import sys

@@ -1,7 +1,8 @@
 """Run tests on emulated CPUs: ``python -m tests.cpus``.
 
-Requires an x86-64 machine with Debian 12, or another release that has Python 3.11. Rules, kernels
-and onnx's node cases take 30 to 45 CPU minutes on each CPU.
+The command requires an x86-64 machine with Debian 12, or another release of Debian that has Python
+3.11. By default, the tests of rules, kernels and onnx's node cases run. They take 30 to 45 CPU
+minutes on each CPU.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from tests.cpus.machines import MACHINES, Machine, environment_for, set_up
 _ROOT = Path(__file__).parents[2]
 _TESTS = ("tests/rules", "tests/kernels", "tests/conformance")
 _EXCLUDED = (
-    "tests/rules/test_licences.py",  # independent of the CPU: rules in models of exporters
+    "tests/rules/test_licences.py",  # the models in which rules apply do not depend on the CPU
     "tests/kernels/test_untrusted_constants.py",  # emulation exceeds the time limits
-    # Wide precision is not bit-exact. On Haswell, a test takes more than minutes in qemu 7.2.
+    # Wide precision is not bit-exact. On Haswell in qemu 7.2, a test does not end within minutes.
     "tests/kernels/test_wide.py",
 )
 # Packages that the tests import. Their versions are those of the current environment.
@@ -44,7 +45,7 @@ _PACKAGES = (
 
 
 def main() -> int:
-    """Run the tests on each CPU, and return the exit code."""
+    """Run the tests on each selected CPU. Return 1 if tests fail on any CPU, otherwise 0."""
     names = [machine.name for machine in MACHINES]
     parser = argparse.ArgumentParser(prog="python -m tests.cpus", description=__doc__)
     parser.add_argument("--cpu", action="append", choices=names, help="a CPU; may be repeated")

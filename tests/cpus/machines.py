@@ -1,4 +1,4 @@
-"""Create Python environments for emulated CPUs, in which qemu runs Python.
+"""Create Python environments in which qemu emulates a CPU.
 
 An environment is a folder `build/cpus/NAME` in the form of a virtual environment. Its `bin/python`
 is a script that starts the real Python in qemu. qemu passes the path of the script to Python as
@@ -54,7 +54,8 @@ class Machine:
     """An emulated CPU.
 
     Attributes:
-        cpu: The CPU in qemu, without features that qemu does not emulate.
+        cpu: The name of the CPU in qemu, followed by features that qemu does not emulate, each
+            after ",-".
         architecture: The architecture in qemu: "x86_64" or "aarch64".
         vectors: The vector instructions of the CPU that onnxruntime uses.
         cpuinfo: The content of `/proc/cpuinfo`, which qemu does not emulate.
@@ -91,12 +92,15 @@ MACHINES = (
 
 
 def set_up(machine: Machine, requirements: Sequence[str], qemu: Path | None = None) -> None:
-    """Create the environment of a machine, and download its requirements.
+    """Create the environment of a machine.
+
+    On x86-64, the environment has the Python and the packages of this process. For arm64, Python
+    and packages are downloaded.
 
     Args:
         machine: The machine.
         requirements: Packages for arm64's Python, as pip's command line names them.
-        qemu: The path of qemu for the architecture of the machine; None to download it.
+        qemu: The path of qemu for the architecture of the machine; None to download qemu.
 
     Raises:
         subprocess.CalledProcessError: A download failed.
@@ -128,7 +132,7 @@ def set_up(machine: Machine, requirements: Sequence[str], qemu: Path | None = No
 
 
 def environment_for(machine: Machine) -> dict[str, str]:
-    """Return the environment of programs on a machine, without settings for the real CPU."""
+    """Return environment variables for programs on a machine, without settings for the real CPU."""
     environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
     # The user's cache has kernels that are compiled for the real CPU.
     return {**environment, "XDG_CACHE_HOME": str(machine.folder / "cache")}
@@ -145,7 +149,7 @@ def installed_qemu(architecture: str) -> Path | None:
 
 
 def _qemu(architecture: str) -> Path:
-    """Return the path of qemu for programs of an architecture."""
+    """Return the path of qemu for programs of an architecture. Download qemu if necessary."""
     program = _unpacked_qemu(architecture)
     if not program.exists():
         _unpack_packages("amd64", ["qemu-user-static"], FOLDER / "qemu")
@@ -157,7 +161,10 @@ def _unpacked_qemu(architecture: str) -> Path:
 
 
 def _arm64_python(root: Path) -> Path:
-    """Return the path of Debian's Python for arm64, with its libraries in the same folder."""
+    """Return the path of Debian's Python for arm64.
+
+    If necessary, download Python and its libraries, and unpack them into ``root``.
+    """
     python = root / "usr" / "bin" / f"python{_ARM64_PYTHON}"
     if not python.exists():
         _unpack_packages("arm64", _ARM64_PACKAGES, root)
@@ -165,7 +172,7 @@ def _arm64_python(root: Path) -> Path:
 
 
 def _unpack_packages(architecture: str, packages: Sequence[str], target: Path) -> None:
-    """Unpack packages of Debian and their dependencies into a folder."""
+    """Download packages of Debian and their dependencies, and unpack all into a folder."""
     state = FOLDER / f"apt-{architecture}"
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)
@@ -192,7 +199,7 @@ def _unpack_packages(architecture: str, packages: Sequence[str], target: Path) -
 
 
 def _arm64_site_packages(requirements: Sequence[str]) -> Path:
-    """Return a folder with packages for arm64."""
+    """Return a folder with packages for arm64. Download the packages unless the folder has them."""
     folder = FOLDER / "arm64-packages"
     record = folder / "requirements.txt"
     text = "\n".join(requirements)

@@ -1,7 +1,7 @@
-"""pytest plugin that extends the time limits of evaluations on emulated CPUs.
+"""A pytest plugin that extends the time limits of evaluations on emulated CPUs.
 
-The plugin also loads the rules. The package is not installed there, so the first call of
-`builtin_rule_sets` adds the checkout's `rules` folder to the package.
+The plugin also loads the rules. The environments of emulated CPUs may not contain the package, so
+the first call of `builtin_rule_sets` adds the checkout's `rules` folder to the package.
 """
 
 from onnxfold.fold import evaluation

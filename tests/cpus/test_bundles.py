@@ -61,7 +61,10 @@ def chain() -> onnx.ModelProto:
 
 @pytest.fixture
 def run_on(tmp_path, chain, monkeypatch) -> Run:
-    """Run a bundle on a machine, compare the results, and return the only placement."""
+    """Return a function that runs a bundle on a machine, and returns the only placement.
+
+    The function compares the result of the bundle with that of the model on the real CPU.
+    """
     monkeypatch.setattr(machines, "FOLDER", tmp_path / "cpus")
     rng = np.random.default_rng(0)
     shapes = {"r": (64, 512), "s": (512,), "x": (64, 512)}
@@ -81,7 +84,11 @@ def run_on(tmp_path, chain, monkeypatch) -> Run:
 
 
 def emulated(name: str, *arguments: object) -> str:
-    """Return the standard output of Python on a machine."""
+    """Run Python on a machine, and return the standard output.
+
+    Raises:
+        AssertionError: The exit code is not 0. The message is the error output.
+    """
     machine = next(each for each in machines.MACHINES if each.name == name)
     machines.set_up(machine, [], QEMU)
     done = subprocess.run(
@@ -97,7 +104,7 @@ def emulated(name: str, *arguments: object) -> str:
 
 
 def split(model: onnx.ModelProto, folder: Path, *target_cpu: str) -> Path:
-    """Write a bundle with a kernel for each target, and return its folder."""
+    """Write a bundle with a kernel for each target CPU, and return the bundle's folder."""
     arguments = {"runtime_constants": ["r", "s"], "backend": "iree", "strict_backend": True}
     onnxfold.split(model, folder, target_cpu=target_cpu, fsync=False, **arguments)
     return folder

@@ -1,4 +1,4 @@
-"""Test benchmarks of models: their optimized ops, inputs, differences, times, and bundles."""
+"""Test the benchmarks of models and bundles: ops, inputs, differences of outputs, and times."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Create models of many sizes, dtypes and opsets, some of them damaged, for tests of batches."""
+"""Create models for tests of batches: small models of many kinds, damaged ones, and large ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
 
 
 def small_model(k: int) -> onnx.ModelProto:
-    """Return a model with nodes to fold. Each `k` returns a different model."""
+    """Return a model with nodes to fold. ``k`` selects the dtype, opset, size and weight."""
     dtype = _DTYPES[k % len(_DTYPES)]
     opset = 13 + k % 9
     size = 2 + k % 61
@@ -28,7 +28,8 @@ def write_many(folder: Path, count: int, broken: int) -> list[Path]:
     Args:
         folder: An empty folder.
         count: Number of models. Every tenth model is `models/swin.onnx`.
-        broken: Number of models that are truncated, no ONNX model, or invalid.
+        broken: Number of files at the beginning that are damaged: truncated, not an ONNX model, or
+            an invalid model.
     """
     swin = (ROOT / "models" / "swin.onnx").read_bytes()
     bad = []
@@ -44,6 +45,7 @@ def write_many(folder: Path, count: int, broken: int) -> list[Path]:
 
 
 def _damages(content: bytes, k: int) -> Iterator[bytes]:
+    """Yield damaged contents of a model. ``k`` selects the kind of the first one."""
     if k % 3 == 0:
         yield content[: len(content) // 2]
     if k % 3 == 1:

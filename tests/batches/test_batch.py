@@ -169,8 +169,8 @@ def test_models_of_killed_workers_are_repeated(tmp_path: Path):
 def spawned(workers: int) -> ProcessPoolExecutor:
     """Return a pool of spawned processes.
 
-    A fork of this process may hang, because it has threads. On Linux, fork is the default method up
-    to Python 3.13.
+    A fork of this process may hang, because this process has threads. On Linux, fork is the default
+    method up to Python 3.13.
     """
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
 

@@ -12,7 +12,7 @@ from tests.hostile.net import CORPUS, run
 
 
 def main() -> int:
-    """Return the exit code, which is 1 if a file failed."""
+    """Run the command and return the exit code: 1 if a file failed, otherwise 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
     parser.add_argument("--files", type=int, default=1000, help="number of generated files")
     parser.add_argument("--seed", type=int, default=0, help="seed of the generated files")

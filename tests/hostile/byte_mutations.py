@@ -1,4 +1,7 @@
-"""Apply one to four random changes to the fields of a valid serialized model."""
+"""Change one to four random fields of a valid serialized model.
+
+Rarely, the result is also truncated, or some of its bits are flipped.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -71,7 +74,10 @@ def _flipped(rng: random.Random, data: bytes, count: int) -> bytes:
 def _replace(
     attribute: str, values: Callable[[random.Random, Any], Sequence[Any]], name: str = ""
 ) -> Change:
-    """Return a change that sets an attribute of a field to one of ``values(rng, old_value)``."""
+    """Return a change that sets an attribute of a `Field` to one of ``values(rng, old_value)``.
+
+    The description of the change contains ``name``, or the attribute without a name.
+    """
 
     def change(rng: random.Random, fields: list[Field], at: int) -> None:
         old = getattr(fields[at], attribute)
@@ -130,7 +136,10 @@ def _insert(rng: random.Random, fields: list[Field], at: int) -> None:
 
 
 def _nest(rng: random.Random, fields: list[Field], at: int) -> None:
-    """Insert deeply nested graphs that contain only an If with the next graph as its attribute."""
+    """Insert the bytes of deeply nested graphs.
+
+    Each graph contains only an If, and an attribute of this If contains the next graph.
+    """
     block = b""
     for _ in range(rng.choice((10, 30, 60, 99, 101, 300, 2000, 10000))):
         block = _message(1, _message(4, b"If") + _message(5, b"\xa0\x01\x05" + _message(6, block)))
@@ -212,7 +221,10 @@ def _external(rng: random.Random, fields: list[Field], at: int) -> None:
 
 
 def _name_nearby(rng: random.Random, fields: list[Field], at: int) -> None:
-    """Use a name from the same message. Creates cycles, duplicates or wrong operands."""
+    """Replace a name by another one of the same message or by a short name.
+
+    This can create cycles, duplicates and wrong operands.
+    """
     names = [f.value for f in fields if isinstance(f.value, bytes)]
     fields[at].value = rng.choice([*names, b"x", b"y", b"w", b"a", b"c", b"", b"nowhere"])
 

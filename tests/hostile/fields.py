@@ -1,4 +1,4 @@
-"""Parse a serialized message into a tree of fields, which can be encoded incorrectly."""
+"""Parse a serialized message into a tree of fields, and encode the tree, even incorrectly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ MODEL = onnx.ModelProto.DESCRIPTOR
 
 
 def varint(value: int, padding: int = 0) -> bytes:
-    """Encode a 64-bit number as a base-128 varint with ``padding`` redundant bytes."""
+    """Encode the lowest 64 bits of a number as a base-128 varint.
+
+    The varint ends with ``padding`` redundant bytes.
+    """
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -35,15 +38,18 @@ class Field:
     descriptor: Any = None
     """The descriptor of the field in onnx, or None if onnx does not define the field."""
     length: int | None = None
-    """The encoded length, if it differs from the actual length."""
+    """The length in the encoded field, or None for the actual length of the content."""
     padding: int = 0
     """Number of redundant bytes in the encoded value or length."""
     cut: int | None = None
-    """Number of bytes to which the content is truncated, or None."""
+    """Number of bytes to which the content is truncated, or None if it is not truncated."""
 
     @property
     def kind(self) -> str:
-        """Full name of the field in onnx, such as ``NodeProto.input``, or ``field NUMBER``."""
+        """The full name of the field, such as ``NodeProto.input``.
+
+        The kind is ``field NUMBER`` if onnx does not define the field.
+        """
         known = self.descriptor
         return known.full_name.removeprefix("onnx.") if known else f"field {self.number}"
 
@@ -125,7 +131,7 @@ def split(data: bytes, message: Any = MODEL) -> list[Field]:
 
 
 def walk(fields: list[Field]) -> Iterator[tuple[list[Field], int]]:
-    """Yield every field of a tree as the list that contains it and its index in that list."""
+    """Yield, for every field of a tree, the list that contains the field and the index in it."""
     for index, field in enumerate(fields):
         yield fields, index
         if isinstance(field.value, list):

@@ -1,4 +1,8 @@
-"""Generate valid or nearly valid models with huge values, endless loops or thousands of nodes."""
+"""Generate valid or nearly valid models that are difficult to optimize.
+
+The models have huge values, endless loops, thousands of nodes, deep nesting, recursive functions,
+or graphs that no exporter writes.
+"""
 
 import random
 import re
@@ -12,7 +16,7 @@ _HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]> g (float[2] x, b
 _FUNCTION = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
 _SIZES = (2**20, 2**24, 2**28, 2**31, 2**33, 2**40, 2**50, 2**62, 2**63 - 1)
 
-# Initializers and nodes that compute a value of any size from a few bytes in the file.
+# Initializers of a few bytes, and after the bar the nodes that compute a value of any size.
 _HUGE = (
     "int64[1] s = {SIZE} | ConstantOfShape<value = float[1] {1.5}>(s)",
     "int64[2] s = {2, HALF} | ConstantOfShape<value = int64[1] {3}>(s)",
@@ -51,7 +55,17 @@ def make(rng: random.Random) -> tuple[bytes, str]:
 def _model(
     nodes: str, *outputs: str, more: str = "", functions: str = "", opset: int = 21
 ) -> onnx.ModelProto:
-    """Build a model from nodes and all small constants. Its outputs have no declared type."""
+    """Return a model with the nodes and the initializers of `_SMALL`.
+
+    The outputs of the model have no declared types.
+
+    Args:
+        nodes: The nodes as text.
+        outputs: The names of the outputs.
+        more: Additional initializers as text.
+        functions: The functions of the model as text.
+        opset: The ONNX opset.
+    """
     declared = ", ".join(f"float {name}" for name in outputs)
     initializers = _SMALL + (f", {more}" if more else "")
     model = parser.parse_model(
@@ -81,7 +95,7 @@ def sizes(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 
 def loops(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Nest up to three constant Loops that are endless, long, or produce large values."""
+    """Nest up to three Loops on constants. Most of them are endless, long, or have large values."""
     trips = rng.choice(("", "", "big", "million", "five"))
     step = rng.choice(("Add({}, one1f)", "Concat<axis = 0>({}, {})", "Mul({}, {})", "Identity({})"))
     condition = rng.choice(("Identity(go{})", "Identity(yes)", "Less(minus, limit)"))
@@ -151,7 +165,7 @@ _IF = """If(yes)<then_branch = t () => (float[2] r) { r = Neg({}) },
 
 
 def chains(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Create thousands of nodes in series or in parallel, constant or not."""
+    """Create at least 1000 nodes on a constant or an input, in series or in parallel."""
     kinds = rng.choice((["Neg({})"], ["Exp({})", "Transpose({})"], ["Add({}, c)"], [_IF]))
     count = rng.choice((2000, 5000, 10000)) if kinds != [_IF] else 1000
     start = rng.choice(("x", "c"))
@@ -167,7 +181,10 @@ def chains(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 
 def depths(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Nest Ifs and return a value through all of them. protobuf accepts at most 31 levels."""
+    """Nest Ifs and return a value through all of them.
+
+    Some depths are close to the greatest depth of messages that protobuf accepts.
+    """
     depth = rng.choice((5, 15, 24, 28, 30, 31))
     inner = "r0 = Add(x, c)"
     for i in range(1, depth):
@@ -180,7 +197,7 @@ def depths(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 
 def functions(rng: random.Random) -> tuple[onnx.ModelProto, str]:
-    """Define functions that call themselves, each other, or the next function twice."""
+    """Define functions that are recursive, form call chains, are called often, or share a name."""
     depth = rng.choice((2, 10, 20, 30, 60, 200))
     kind = rng.choice(("twice", "itself", "circle", "deep", "many", "same"))
     bodies = ["v = Neg(u)"] * depth

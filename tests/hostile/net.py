@@ -1,4 +1,4 @@
-"""Run hostile files in a child process: those of the corpus and generated files."""
+"""Run the steps of `worker` in a child process on the files of the corpus and generated files."""
 
 import os
 import random
@@ -16,10 +16,16 @@ CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
 
 
 def file_of(seed: int, number: int, *, all_ops: bool = True) -> tuple[bytes, str]:
-    """Return a file and its description.
+    """Return the content of a file and a description.
 
-    A negative number selects a file of the corpus. A quarter of the others are hostile graphs. The
-    rest are mutations of valid models.
+    A negative number selects a file of the corpus. The other files are generated: a quarter of them
+    are hostile graphs, and the rest are mutations of valid models. A few of the hostile graphs are
+    mutated as well.
+
+    Args:
+        seed: Seed of the generated files.
+        number: Number of the file.
+        all_ops: Whether models of onnx are mutated as well, see `seeds.any_seed`.
     """
     if number < 0:
         return CORPUS[number].read_bytes(), CORPUS[number].name
@@ -41,14 +47,14 @@ def run(
     keep: Path | None = None,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Run files through the steps and return the failures by class.
+    """Run the steps on files and return the failures by class.
 
     Args:
         seed: Seed of the generated files.
         numbers: Numbers of the files. Negative numbers select files of the corpus.
         all_ops: Whether onnx's test models are mutated as well.
-        keep: Folder that receives one file for each class of failures.
-        show: Receives the first failure of each class.
+        keep: Folder that receives one file for each class of failures, or None.
+        show: Is called with a text for the first failure of each class, and with the progress.
     """
 
     def call(number: int) -> tuple[Any, ...]:
@@ -67,7 +73,7 @@ def run(
         models = Path(folder, "models")
         _create_paths(models, Path(folder))
         worker = Worker("tests.hostile.worker", cpu_seconds=10)
-        # `seconds` is wall time, which also ends a process that sleeps.
+        # `seconds` limits the wall-clock time, because a process that sleeps uses no CPU time.
         return drive(worker, numbers, call, classify, seconds=60, show=show)
 
 

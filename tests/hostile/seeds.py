@@ -38,7 +38,7 @@ def _sparse() -> onnx.ModelProto:
 
 @functools.cache
 def local_models() -> tuple[bytes, ...]:
-    """Return the models of ``seeds.txt`` and of this module, and one of ``tests/data``."""
+    """Return the serialized models of ``seeds.txt`` and of this module, and one of tests/data."""
     texts = blocks(Path(__file__).with_name("seeds.txt")).values()
     models = [*map(parser.parse_model, texts), _external(), _sparse()]
     small = (ROOT / "tests" / "data" / "control_flow.onnx").read_bytes()
@@ -47,7 +47,10 @@ def local_models() -> tuple[bytes, ...]:
 
 @functools.cache
 def onnx_models() -> tuple[onnx.ModelProto, ...]:
-    """Return onnx's backend test models of all ops, most of them with constant inputs."""
+    """Return the backend test models of onnx with fewer than 20000 bytes.
+
+    In two of three models, the inputs are initializers, unless an input is not a tensor.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         small = [case for case in cases().values() if case.model.ByteSize() < 20000]
@@ -58,9 +61,10 @@ def onnx_models() -> tuple[onnx.ModelProto, ...]:
 
 
 def any_seed(rng: random.Random, *, all_ops: bool = True) -> bytes:
-    """Return a random seed.
+    """Return a random serialized model of this module.
 
-    With ``all_ops``, half of the seeds are models of onnx. Building these takes seconds.
+    With ``all_ops``, half of the results are from `onnx_models`. The first such result takes
+    seconds.
     """
     if rng.random() < 0.5 or not all_ops:
         return rng.choice(local_models())

@@ -19,12 +19,12 @@ from tests.case_driver import Failure, Phase, Result, one_line, place_of
 LONGEST_MESSAGE = 1300
 MEMORY_LIMIT = 512 << 20
 MEMORY_OVERHEAD = 500_000_000
-"""Bytes of memory that a step may use in addition to the file size and the memory limit."""
+"""Bytes of memory that a step may use in addition to the file size and `MEMORY_LIMIT`."""
 GROWTH = 64 << 10
 """Bytes by which a result may be larger than the file and its external data."""
 ALWAYS = ("load", "-O1")
 SOMETIMES = ("-O2", "inspect", "explain", "--plan", "compare")
-"""Additional steps of every tenth file."""
+"""Additional steps for every tenth file."""
 
 
 def optimize(path: str, out: str, level: int) -> None:
@@ -66,7 +66,16 @@ STEPS: dict[str, Callable[[str, str], None]] = {
 def check_file(
     phase: Phase, models: str, data: bytes, description: str, every_step: bool
 ) -> Result:
-    """Write a file next to its external data and run the steps on it."""
+    """Write a file next to its external data, run the steps on the file, and return the failures.
+
+    Args:
+        phase: Is called with the name of each step, with "original" before onnxruntime runs the
+            file, and with "result" before onnxruntime runs the result.
+        models: The folder of the file and the external data.
+        data: The content of the file.
+        description: The description of the file.
+        every_step: Whether the steps of `SOMETIMES` run as well.
+    """
     path = Path(models) / "model.onnx"
     results = Path(models).parent / "results"
     path.write_bytes(data)
@@ -79,7 +88,7 @@ def check_file(
     for step in (*ALWAYS, *SOMETIMES) if every_step else ALWAYS:
         phase(step)
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM
+            Path("/proc/self/clear_refs").write_text("5")  # reset VmHWM, the peak memory
         verdict, failure = _outcome(step, path, results / "out.onnx")
         counts[f"{step}: {verdict}"] += 1
         found = [failure] if failure is not None else []
@@ -110,7 +119,11 @@ def check_file(
 
 
 def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
-    """Run a step and return its verdict and the failure if there is one."""
+    """Run a step, and return its verdict and its failure or None.
+
+    The verdict is "done", "refused" or "failed". A refusal is a failure, too, if its message is too
+    long or does not contain the path of the file.
+    """
     from onnxfold.support.errors import OnnxFoldError
 
     try:
@@ -129,7 +142,10 @@ def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
 
 
 def _listing(models: str) -> dict[Path, tuple[int, int]]:
-    """Return the modification time and size of every file of the models or for temporary data."""
+    """Return the modification time in nanoseconds and the size in bytes of each entry by path.
+
+    The entries are those of the folder of the models and of the folder for temporary files.
+    """
     found = {}
     for folder in (models, tempfile.gettempdir()):
         for entry in os.scandir(folder):
@@ -140,7 +156,10 @@ def _listing(models: str) -> dict[Path, tuple[int, int]]:
 
 
 def _judge(path: str, out: str, phase: Phase) -> tuple[str, Failure | None]:
-    """Compare the results that onnxruntime computes from both files."""
+    """Compare the outputs that onnxruntime computes from both files.
+
+    Return "same", "failed" or "not comparable", and the failure or None.
+    """
     import numpy as np
     import onnxruntime as ort
 
@@ -196,7 +215,10 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _has_half(path: str) -> bool:
-    """Return whether a file uses float16 or bfloat16, which onnxruntime may leave unrounded."""
+    """Return whether a file may use float16 or bfloat16.
+
+    onnxruntime may compute these types in float32 without rounding each result.
+    """
     import onnx
 
     text = str(onnx.load(path, load_external_data=False))
@@ -204,7 +226,7 @@ def _has_half(path: str) -> bool:
 
 
 def _peak() -> int:
-    """Return the peak memory in bytes of this process or of one of its running children."""
+    """Return the largest peak memory in bytes among this process and its running children."""
     most = 0
     for process in (own := psutil.Process(), *own.children(recursive=True)):
         with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status") as status:

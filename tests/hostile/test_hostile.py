@@ -2,7 +2,10 @@ from tests.hostile.net import CORPUS, run
 
 
 def test_hostile_files() -> None:
-    """Every file is optimized or refused with a message. `python -m tests.hostile` runs more."""
+    """Every file is optimized, or refused with a message that contains the path of the file.
+
+    `python -m tests.hostile` checks more files.
+    """
     texts: list[str] = []
     found = run(0, range(-len(CORPUS), 40), all_ops=False, show=texts.append)
     assert not found.classes, "\n".join(texts)

@@ -1,9 +1,9 @@
 """``python -m tests.benchmarks census --model DIR``: list the rules and engines that models use.
 
 Each model is optimized at each level, in one of ``--jobs`` processes. The census records the rules
-that apply, the ops that NumPy kernels compute, the ops that onnxruntime computes in the same and in
-a child process, and the ways in which large constants are computed. Models with LoRA weights are
-also split, which applies other rules.
+that apply, and the ways in which large constants are computed. It also records the ops that NumPy
+kernels compute, and the ops that onnxruntime computes, in the same and in a child process. Models
+with LoRA weights are also split, and the census also records the rules that then apply.
 
 The output is JSON, which ``--output FILE`` also receives. For each rule, kernel and op, the JSON
 has the first level, the number of models and the names of a few models.

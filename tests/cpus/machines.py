@@ -2,7 +2,7 @@
 
 An environment is a folder `build/cpus/NAME` in the form of a virtual environment. Its `bin/python`
 is a script that starts the real Python in qemu. qemu passes the path of the script to Python as
-the name of the program, so that `sys.executable` is the script and child processes are emulated.
+the name of the program. Therefore `sys.executable` is the script, and child processes are emulated.
 
 All files are downloaded and unpacked into `build/cpus`, which also contains the folders of apt.
 Therefore nothing is installed, and root is not required.

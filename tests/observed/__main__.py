@@ -5,6 +5,8 @@ import sys
 from tests.temporary_home import temporary_home
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     with temporary_home("observed-"):
         from tests.observed.sequences import main
 

@@ -5,6 +5,8 @@ import sys
 from tests.temporary_home import temporary_home
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     with temporary_home("servers-"):
         from tests.servers.servers import main
 

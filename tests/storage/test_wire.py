@@ -108,9 +108,11 @@ def test_deep_nesting(tmp_path) -> None:
     for _ in range(60):  # a graph in an attribute of a node in a graph...
         for tag in (0x0A, 0x32, 0x2A):
             data = bytes([tag]) + wire.encode_varint(len(data)) + data
+    for tag in (0x0A, 0x3A):  # a node of the graph of the model
+        data = bytes([tag]) + wire.encode_varint(len(data)) + data
     path = tmp_path / "deep.onnx"
-    path.write_bytes(b"\x3a" + wire.encode_varint(len(data)) + data)
-    with pytest.raises(ModelError):
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match="messages nested more than 100 deep"):
         storage.load(path)
 
 

@@ -120,8 +120,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         TypeError: A keyword is unknown.
         UsageError: An argument has a wrong type or value, no target has the name, or no input
             matches a name or glob.
-        Exception: onnxruntime rejects the model, or the model cannot be split by the named inputs.
-            These exceptions have no common base class.
+        OnnxFoldError: The model cannot be split by the named inputs.
+        Exception: onnxruntime rejects the model. Its exceptions have no common base class.
     """
 
     @checked

@@ -260,8 +260,8 @@ class FactPropagation:
         """Return the fact of a scan output, which stacks the results of all iterations.
 
         Sizes that may vary between iterations are unknown, as well as sizes that differ from
-        ``shape``. If there is no iteration, onnxruntime uses the declared shape, which may differ
-        from the shape with iterations.
+        ``shape``. Without iterations, onnxruntime returns the declared shape. Results of iterations
+        may have another shape.
 
         Args:
             fact: The fact of the result of an iteration.

@@ -197,8 +197,8 @@ class Options:
     def warnings_for(self, model: ir.Model) -> list[str]:
         """Return a warning for each glob of ``keep`` and ``fold`` that is ineffective or ambiguous.
 
-        A glob is ineffective if it matches no value and is no op type of the model. It is ambiguous
-        if it matches a value and is an op type.
+        A glob is ineffective if it matches neither a value nor an op type of the model. It is
+        ambiguous if it matches a value and is an op type.
         """
         from onnxfold.ir.graphs import all_graphs, count_nodes
 
@@ -277,9 +277,14 @@ def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
     from onnxfold.ir.graphs import op_name
 
     node = value.producer()
-    name = value.name or ""
-    is_named = name in globs or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
-    return is_named or (node is not None and op_name(node) in globs)
+    if matches_any(value.name or "", globs):
+        return True
+    return node is not None and op_name(node) in globs
+
+
+def matches_any(name: str, globs: Sequence[str]) -> bool:
+    """Return whether a name is equal to one of the globs or matches one."""
+    return name in globs or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 
 
 def byte_size(size: int | str | None) -> int | None:

@@ -61,9 +61,10 @@ class OptimizeByDefault(click.Group):
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `optimize` if the first word is no command, but a file or an option of `optimize`.
+        """Insert `optimize` if the first word is a file or an option of `optimize`.
 
         A word that contains a dot or a path separator counts as a file, even if it does not exist.
+        The name of a command does not count as a file.
         """
         word = args[0] if args else ""
         is_option = word.startswith("-") and word not in ("--help", "-h", "--version")

@@ -7,12 +7,11 @@ of adapters. `rules` and `passes` list the rules and passes, and `rules check` c
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from onnxfold.api.options import matches_any
 from onnxfold.cli.arguments import (
     JSON,
     LEVEL,
@@ -184,7 +183,11 @@ def explain(
     else:
         decisions = onnxfold.explain(model, **options)
         if values:
-            decisions = [each for each in decisions if _matches((each.value, each.node), values)]
+            decisions = [
+                decision
+                for decision in decisions
+                if matches_any(decision.value, values) or matches_any(decision.node, values)
+            ]
         if values and not decisions:
             reason = f"no constant node matches {' '.join(map(repr, values))}"
             raise UsageError(f"{reason}; --why explains any node", file=model)
@@ -193,11 +196,6 @@ def explain(
         write_json({"model": model, **explanation.to_dict()})
     else:
         write(explanation.to_text())
-
-
-def _matches(names: Sequence[str], globs: Sequence[str]) -> bool:
-    """Return whether any of the names is equal to a glob or matches a glob."""
-    return any(name == glob or fnmatch.fnmatchcase(name, glob) for name in names for glob in globs)
 
 
 @click.command()

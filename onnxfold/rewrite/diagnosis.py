@@ -1,4 +1,4 @@
-"""Find the pattern elements and conditions because of which a rule does not apply at a node.
+"""Find the reasons why a rule does not apply at a node: pattern elements and conditions.
 
 `diagnose` repeats the search of the matcher with a match that records each failure. The search of
 the driver records nothing.
@@ -75,7 +75,7 @@ class Failure:
 
     The kinds of failures are:
 
-    - ``op``: the value is no result of such an op, or is another output of the op.
+    - ``op``: the producer of the value is another op, or the value is another output.
     - ``attribute``: an attribute of the node differs.
     - ``inputs``: the number of inputs of the node differs.
     - ``constant``: the value is not a constant.
@@ -166,10 +166,10 @@ def diagnose(
 def _traced_match(
     rule: Rule, node: ir.Node, facts: ModelFacts, exact: bool, trace: _Trace
 ) -> Match | None:
-    """Return the match of a rule, or None if there is no match.
+    """Return the match of a rule, or None if the rule does not match.
 
-    ``trace`` then has the failures. Exactness is checked in a second search, after a match was
-    found without it. The driver makes only one search, which also checks exactness.
+    If the result is None, ``trace`` has the failures. The first search ignores exactness. If it
+    finds a match, a second search checks exactness. The driver makes only one search.
     """
     make_match = partial(_TracedMatch, trace=trace)
     match = find_match(rule, node, facts, exact=False, make_match=make_match)

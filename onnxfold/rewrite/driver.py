@@ -311,7 +311,7 @@ class Rewriter:
 _Origin = tuple[str, str, bool] | None
 """Op type and domain of the producer of an input, and whether the input is a constant.
 
-Both strings are empty if there is no producer. None is an omitted input.
+Both strings are empty for a value without a producer. None stands for an omitted input.
 """
 _Signature = tuple[str, str, tuple[_Origin, ...]]
 """Op type and domain of a node, and the origins of its inputs."""

@@ -36,10 +36,10 @@ class Rule:
 
     pair: Pair
     conditions: tuple[Term, ...]
-    """The conditions, all of which must be true."""
+    """The conditions. All conditions must be true."""
     inexact: bool | Term
     opset: tuple[int, int | None]
-    """The first and the last opset for which the rule holds. None is no limit."""
+    """The first and the last opset for which the rule holds. None means no last opset."""
     doc: str
     file: str
     line: int
@@ -92,8 +92,8 @@ class Rule:
         """The same as `checks`, with the condition that no bit changes.
 
         If this condition depends on the replaced value only, it is checked after the root's op.
-        Otherwise, it is checked at the end of the search. If ``inexact`` is no term, the result is
-        `checks`.
+        Otherwise, it is checked at the end of the search. If ``inexact`` is a bool, the result
+        is `checks`.
         """
         if not isinstance(self.inexact, Term):
             return self.checks

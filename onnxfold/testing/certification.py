@@ -209,7 +209,7 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
 
 
 def _matching_fault(case: Case, instance: Instance) -> str:
-    """Return the fault of rules that must apply to a model, or "" if there is no fault."""
+    """Return the fault of rules that must apply to a model, or "" without a fault."""
     example = case.example
     rewritten = rewrite(case.rules, instance.model)
     times = int(example.settings.get("times", 1))

@@ -199,7 +199,7 @@ class Example:
         """Return the nodes that the outputs need, in topological order.
 
         Raises:
-            UsageError: There is no node, a name is unknown, or a value depends on itself.
+            UsageError: The model has no node, a name is unknown, or a value depends on itself.
         """
         producers = {name: key for key in self.nodes for name in key.split(", ")}
         seen = {*self.inputs, *self.constants, ""}

@@ -253,7 +253,7 @@ class Rewritten(NamedTuple):
     """The level at which a rule applied, or the last level if no rule applied."""
 
     def find_fault(self, before: Instance, tolerance: float) -> str:
-        """Return the fault of the model or of the rules, or "" if there is no fault.
+        """Return the fault of the model or of the rules, or "" without a fault.
 
         Args:
             before: The model before the rules.

@@ -145,8 +145,8 @@ def boxes(
     If ``fast`` is None or the last axis, the boxes and the elements of each box are contiguous in
     row-major order. Otherwise, a box has about ``min_row`` elements along the axes after ``fast``
     if these axes are long enough, and is long along ``fast``. Boxes begin at a multiple of
-    ``alignment`` elements. All boxes except the last have at least ``alignment`` elements. If an
-    extent is 0, there are no boxes.
+    ``alignment`` elements. All boxes except the last have at least ``alignment`` elements. A
+    shape with an extent of 0 has no boxes.
     """
     if 0 in shape:
         return
@@ -191,7 +191,7 @@ def distance(array: Array) -> int:
 def fast_axis(array: Array) -> int:
     """Return the axis with the smallest stride; the last such axis if several strides are equal.
 
-    Axes with extent 1 or stride 0 are ignored. If there are no others, the last axis is returned.
+    Axes with extent 1 or stride 0 are ignored. If all axes are ignored, the last axis is returned.
     """
     fast = max(array.ndim - 1, 0)
     min_stride = math.inf

@@ -41,7 +41,7 @@ from onnxfold.ir.editing import (
 )
 from onnxfold.ir.graphs import all_graphs, is_constant_node, name_of
 from onnxfold.ir.symbolic import Algebra, Expr
-from onnxfold.ir.symbolic.atoms import terms_of
+from onnxfold.ir.symbolic.atoms import Monomial, terms_of
 from onnxfold.ir.symbolic.fact import of_type
 from onnxfold.ops import definition_of
 from onnxfold.ops.traits import COPIES
@@ -410,29 +410,34 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
         # value takes 2 bytes, 4 bytes in its copy as a result, and 4 bytes in a copy as an operand.
         width = 10 if fact.dtype in _HALF else max(fact.dtype.bitwidth // 8, 1)
         for monomial, count in terms_of(algebra.product(fact.shape)):
-            factors = sum((_names(algebra, k) for k in monomial), Counter[str]())
-            names = tuple(sorted(factors.elements()))
+            names = tuple(sorted(_factors(algebra, monomial).elements()))
             counts[names] = counts.get(names, 0) + max(count, 0) * width
     return [[nbytes, *names] for names, nbytes in counts.items()]
 
 
-def _names(algebra: Algebra, index: int) -> Counter[str]:
-    """Return how often each symbol is a factor of an atom.
+def _factors(algebra: Algebra, monomial: Monomial) -> Counter[str]:
+    """Return how often each symbol is a factor of a monomial.
 
-    A sum in the atom counts as the product of the highest powers of its symbols.
+    A sum in an atom counts as the product of the highest powers of its symbols.
     """
-    atom = algebra.atoms[index]
-    if atom.op == "symbol":
-        return Counter([str(atom.args[0])])
-    names = Counter[str]()
-    for argument in atom.args:
-        if not isinstance(argument, Expr):
+    factors = Counter[str]()
+    for index in monomial:
+        atom = algebra.atoms[index]
+        if atom.op == "symbol":
+            factors[str(atom.args[0])] += 1
             continue
-        powers = Counter[str]()
-        for monomial, _ in terms_of(argument):
-            powers |= sum((_names(algebra, k) for k in monomial), Counter[str]())
-        names += powers
-    return names
+        for argument in atom.args:
+            if isinstance(argument, Expr):
+                factors += _highest_powers(algebra, argument)
+    return factors
+
+
+def _highest_powers(algebra: Algebra, expression: Expr) -> Counter[str]:
+    """Return the highest power of each symbol in the terms of an expression."""
+    powers = Counter[str]()
+    for monomial, _ in terms_of(expression):
+        powers |= _factors(algebra, monomial)
+    return powers
 
 
 def _reason(node: ir.Node, failures: Failures) -> str | None:

@@ -1,6 +1,6 @@
 """The backend onnx-mlir, which compiles a model to a shared library ahead of time.
 
-The compiler is a binary or, if there is no binary, a container image. The binary is the program in
+The compiler is a binary or a container image. A binary has precedence. The binary is the program in
 the environment variable ``ONNXFOLD_ONNX_MLIR`` or, if the variable is not set, ``onnx-mlir`` on the
 PATH. The image is the one in ``ONNXFOLD_ONNX_MLIR_IMAGE`` or, by default, the upstream image.
 The engine is the program in ``ONNXFOLD_CONTAINER_ENGINE`` or, by default, docker or podman. Images
@@ -180,10 +180,11 @@ class Tool:
 
 
 def find_tool() -> Tool:
-    """Find the compiler: a binary or, if there is no binary, an image and an engine.
+    """Find the compiler: a binary, or without a binary, an image and an engine.
 
     Raises:
-        CompileError: There is no compiler, or it does not run. The message suggests a remedy.
+        CompileError: No compiler is installed, or the compiler does not run. The message suggests
+            a remedy.
     """
     binary = os.environ.get(BINARY)
     path = shutil.which(binary or "onnx-mlir")

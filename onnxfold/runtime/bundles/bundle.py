@@ -295,8 +295,8 @@ def hash_model(path: Path) -> str:
 def _described(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the hash and the statuses of files, see `describe`.
 
-    They are read from a record in the user's cache folder. If there is no record, or a file was
-    changed, the files are hashed and a new record is written.
+    They are read from a record in the user's cache folder. Without a record, or if a file was
+    changed, the function hashes the files and writes a new record.
 
     Raises:
         OSError: A file cannot be read.

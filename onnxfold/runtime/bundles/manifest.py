@@ -182,7 +182,7 @@ class Kernel:
 
     @property
     def files(self) -> list[str]:
-        """The files of the kernel. The list is empty if there is no kernel."""
+        """The files of the kernel. The list is empty without a kernel."""
         return [] if self.file is None else [self.file, *self.beside]
 
 

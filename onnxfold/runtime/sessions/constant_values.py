@@ -141,7 +141,7 @@ class ConstantValue:
         Args:
             is_shared: Whether other processes use the hash. If so, the hash is SHA-256. Otherwise,
                 the hash is XXH3, which takes a tenth of the time. The seed of XXH3 is a secret of
-                this process, so nobody can construct a value that has the hash of another value.
+                this process, so a client cannot construct a value with the hash of another value.
         """
         if is_shared not in self._digests:
             self._digests[is_shared] = self._compute_digest(is_shared)

@@ -358,7 +358,7 @@ def _feeds(
 
     Args:
         first: The first model.
-        feeds: The user's inputs, of which the first data set is used. None for random inputs.
+        feeds: The user's inputs. Only the first data set is used. None for random inputs.
         dims: Sizes of dynamic dimensions of random inputs, by name.
         seed: The seed of random inputs.
         session: A session of the first model. Random inputs are tried until a run succeeds.

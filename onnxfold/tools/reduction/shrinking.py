@@ -131,7 +131,7 @@ def _without_nodes(
 
     ``values`` computes the results of removed nodes that other nodes read. The outputs of the
     smaller model are the remaining outputs, and one result of each node that has become unused.
-    Nothing is yielded if a result cannot be computed or is no tensor, or if no output remains.
+    Nothing is yielded if a result cannot be computed or is not a tensor, or if no output remains.
     """
     changed = storage.opened(model)
     new_feeds = {**feeds}
